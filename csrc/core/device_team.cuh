@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cooperative_groups.h>
+
+#include "core/team.h"
+
+namespace specfast {
+
+extern __shared__ __align__(16) unsigned char dynamic_shared_memory[];
+
+// The threads of one CTA. A block of 32 threads is the warp team: its barriers cost next to
+// nothing.
+class BlockTeam {
+ public:
+  static constexpr bool kOnDevice = true;
+
+  __device__ int rank() const { return threadIdx.x; }
+  __device__ int size() const { return blockDim.x; }
+  __device__ int part() const { return 0; }
+  __device__ int parts() const { return 1; }
+  __device__ void sync_part() { __syncthreads(); }
+  __device__ void sync() { __syncthreads(); }
+  __device__ void leave() {}
+
+  template <class T>
+  __device__ T* scratch(int n) {
+    used_bytes_ = ceil_div<unsigned>(used_bytes_, 16) * 16;
+    T* out = reinterpret_cast<T*>(dynamic_shared_memory + used_bytes_);
+    used_bytes_ += sizeof(T) * n;
+    return out;
+  }
+  template <class T>
+  __device__ T* remote(int, T* pointer) {
+    return pointer;
+  }
+
+  // The two buffers of each collective alternate, so one barrier per call is enough: a thread that
+  // writes a buffer again has passed the barrier of the call between, which every reader of the
+  // first call had reached.
+  __device__ KeyFlag max_key(uint64_t key, bool flag) {
+    __shared__ uint64_t warp_keys[2][32];
+    for (int step = 16; step > 0; step /= 2) {
+      key = max_of(key, static_cast<uint64_t>(__shfl_xor_sync(~0u, key, step)));
+    }
+    turn_ ^= 1;
+    if (lane() == 0) warp_keys[turn_][warp()] = key;
+    flag = __syncthreads_or(flag) != 0;
+    key = lane() < warps() ? warp_keys[turn_][lane()] : 0;
+    for (int step = 16; step > 0; step /= 2) {
+      key = max_of(key, static_cast<uint64_t>(__shfl_xor_sync(~0u, key, step)));
+    }
+    return {key, flag};
+  }
+  __device__ int min(int value) {
+    int* values = all_warps(__reduce_min_sync(~0u, value));
+    return __reduce_min_sync(~0u, values[min_of(lane(), warps() - 1)]);
+  }
+  __device__ int sum(int value) {
+    int* values = all_warps(__reduce_add_sync(~0u, value));
+    return __reduce_add_sync(~0u, lane() < warps() ? values[lane()] : 0);
+  }
+  __device__ bool any(bool value) { return __syncthreads_or(value) != 0; }
+  __device__ int exclusive_scan(int value, int* total) {
+    int inclusive = warp_inclusive_scan(value);
+    int last_of_warp = __shfl_sync(~0u, inclusive, 31);
+    int* values = all_warps(last_of_warp);
+    int warp_total = lane() < warps() ? values[lane()] : 0;
+    int warps_inclusive = warp_inclusive_scan(warp_total);
+    *total = __shfl_sync(~0u, warps_inclusive, 31);
+    int before_warp = __shfl_sync(~0u, warps_inclusive - warp_total, warp());
+    return before_warp + inclusive - value;
+  }
+  template <class T>
+  __device__ T broadcast(T value, int root) {
+    __shared__ T held[2];
+    turn_ ^= 1;
+    if (rank() == root) held[turn_] = value;
+    __syncthreads();
+    return held[turn_];
+  }
+
+  __device__ void atomic_min(int32_t* target, int32_t value) { atomicMin(target, value); }
+  __device__ void atomic_or(uint32_t* target, uint32_t value) { atomicOr(target, value); }
+  __device__ int32_t atomic_add(int32_t* target, int32_t value) { return atomicAdd(target, value); }
+
+ private:
+  __device__ int lane() const { return threadIdx.x % 32; }
+  __device__ int warp() const { return threadIdx.x / 32; }
+  __device__ int warps() const { return (blockDim.x + 31) / 32; }
+
+  __device__ int* all_warps(int value) {
+    __shared__ int values[2][32];
+    turn_ ^= 1;
+    if (lane() == 0) values[turn_][warp()] = value;
+    __syncthreads();
+    return values[turn_];
+  }
+  __device__ int warp_inclusive_scan(int value) const {
+    for (int step = 1; step < 32; step *= 2) {
+      int other = __shfl_up_sync(~0u, value, step);
+      if (lane() >= step) value += other;
+    }
+    return value;
+  }
+
+  unsigned used_bytes_ = 0;
+  int turn_ = 0;
+};
+
+// The CTAs of one thread-block cluster, each a part.
+class ClusterTeam : public BlockTeam {
+ public:
+  __device__ int part() const { return cooperative_groups::this_cluster().block_rank(); }
+  __device__ int parts() const { return cooperative_groups::this_cluster().num_blocks(); }
+  __device__ void sync() { cooperative_groups::this_cluster().sync(); }
+  __device__ void leave() { cooperative_groups::this_cluster().sync(); }
+
+  template <class T>
+  __device__ T* remote(int part, T* pointer) {
+    return cooperative_groups::this_cluster().map_shared_rank(pointer, part);
+  }
+};
+
+}  // namespace specfast

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/types.h"
+
+namespace specfast {
+
+// A Team is the set of threads that run one algorithm body together. It has `parts()` parts (the
+// CTAs of a cluster) of `size()` threads; `scratch` is memory shared by one part.
+//
+//   int rank(), size()        this thread within its part
+//   int part(), parts()       this part within the team
+//   void sync_part()          barrier and memory order over one part
+//   void sync()               barrier and memory order over the whole team
+//   T* scratch<T>(n)          n elements, uninitialised; all threads ask in the same order
+//   T* remote<T>(part, p)     the copy of scratch pointer p that belongs to another part
+//   KeyFlag max_key(key, flag)   over one part: largest key, OR of the flags; same on all threads
+//   int min(int), int sum(int)   over one part; same on all threads
+//   int exclusive_scan(int v, int* total)   over one part, in rank order
+//   bool any(bool)            over one part
+//   T broadcast<T>(v, root)   the value of thread `root` of this part
+//   void atomic_min(int*, int), void atomic_or(uint32_t*, uint32_t), int atomic_add(int*, int)
+//                             on scratch or global memory of one part's reach
+//   void leave()              last call of a body: no part's scratch goes while others read it
+//
+// Collectives are called by every thread of the part, on paths chosen by values that are equal on
+// all threads. Bodies use nothing else to communicate: no shuffles, no ballots, no early return
+// before a barrier. Floating-point sums are not here because their order must not depend on the
+// team.
+struct KeyFlag {
+  uint64_t key;
+  bool flag;
+};
+
+// Answers `scratch` with nothing but a count, so that a launcher learns from the layout function
+// of a body how much shared memory to ask for.
+class ScratchSizer {
+ public:
+  template <class T>
+  T* scratch(int n) {
+    bytes_ = ceil_div<size_t>(bytes_, 16) * 16 + sizeof(T) * static_cast<size_t>(n);
+    return nullptr;
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  size_t bytes_ = 0;
+};
+
+// One thread that is the whole team: the CPU op.
+class SerialTeam {
+ public:
+  static constexpr bool kOnDevice = false;
+
+  int rank() const { return 0; }
+  int size() const { return 1; }
+  int part() const { return 0; }
+  int parts() const { return 1; }
+  void sync_part() {}
+  void sync() {}
+  void leave() {}
+
+  template <class T>
+  T* scratch(int n) {
+    blocks_.emplace_back(sizeof(T) * static_cast<size_t>(n) + 16);
+    return reinterpret_cast<T*>(blocks_.back().data());
+  }
+  template <class T>
+  T* remote(int, T* pointer) {
+    return pointer;
+  }
+
+  KeyFlag max_key(uint64_t key, bool flag) { return {key, flag}; }
+  int min(int value) { return value; }
+  int sum(int value) { return value; }
+  bool any(bool value) { return value; }
+  int exclusive_scan(int value, int* total) {
+    *total = value;
+    return 0;
+  }
+  template <class T>
+  T broadcast(T value, int) {
+    return value;
+  }
+
+  void atomic_min(int32_t* target, int32_t value) { *target = min_of(*target, value); }
+  void atomic_or(uint32_t* target, uint32_t value) { *target |= value; }
+  int32_t atomic_add(int32_t* target, int32_t value) {
+    int32_t old = *target;
+    *target += value;
+    return old;
+  }
+
+ private:
+  std::vector<std::vector<char>> blocks_;
+};
+
+}  // namespace specfast

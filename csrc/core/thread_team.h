@@ -1,0 +1,216 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/team.h"
+
+namespace specfast {
+
+// parts x threads of std::thread that play a cluster on the CPU, so that ThreadSanitizer and
+// AddressSanitizer see what a kernel's threads would do to each other. For tests.
+class ThreadTeam {
+ public:
+  static constexpr bool kOnDevice = false;
+
+  // Runs body(team) on every thread of a fresh team. The barrier number `dropped_barrier`
+  // (counted over each thread's sync and sync_part calls) is left out: a test plants that fault
+  // and expects ThreadSanitizer to find it.
+  template <class Body>
+  static void run(int parts, int threads, Body body, int dropped_barrier = -1) {
+    auto shared = std::make_shared<Shared>(parts, threads);
+    std::vector<std::thread> pool;
+    for (int part = 0; part < parts; ++part) {
+      for (int rank = 0; rank < threads; ++rank) {
+        pool.emplace_back([=] {
+          ThreadTeam team(shared, part, rank, dropped_barrier);
+          body(team);
+        });
+      }
+    }
+    for (std::thread& thread : pool) thread.join();
+  }
+
+  int rank() const { return rank_; }
+  int size() const { return shared_->threads; }
+  int part() const { return part_; }
+  int parts() const { return shared_->parts; }
+
+  void sync_part() {
+    if (calls_++ != dropped_barrier_) part_state().barrier.wait();
+  }
+  void sync() {
+    if (calls_++ != dropped_barrier_) shared_->barrier.wait();
+  }
+  void leave() { shared_->barrier.wait(); }
+
+  template <class T>
+  T* scratch(int n) {
+    size_t index = next_scratch_++;
+    PartState& state = part_state();
+    std::lock_guard<std::mutex> lock(state.mutex);
+    if (index == state.blocks.size()) {
+      state.blocks.push_back(std::make_unique<std::vector<char>>(sizeof(T) * n + 16));
+    }
+    scratch_indices_.push_back(index);
+    char* data = state.blocks[index]->data();
+    my_pointers_.push_back(data);
+    return reinterpret_cast<T*>(data);
+  }
+
+  template <class T>
+  T* remote(int part, T* pointer) {
+    const char* address = reinterpret_cast<const char*>(pointer);
+    for (size_t i = 0; i < my_pointers_.size(); ++i) {
+      PartState& mine = part_state();
+      size_t bytes = mine.block_bytes(scratch_indices_[i]);
+      if (address >= my_pointers_[i] && address < my_pointers_[i] + bytes) {
+        PartState& other = *shared_->part_states[part];
+        return reinterpret_cast<T*>(other.block(scratch_indices_[i]) + (address - my_pointers_[i]));
+      }
+    }
+    return nullptr;
+  }
+
+  KeyFlag max_key(uint64_t key, bool flag) {
+    std::vector<Slot>& slots = publish({key, flag, 0});
+    KeyFlag out{0, false};
+    for (const Slot& slot : slots) out = {max_of(out.key, slot.key), out.flag || slot.flag};
+    finish();
+    return out;
+  }
+  int min(int value) {
+    std::vector<Slot>& slots = publish({0, false, value});
+    int out = value;
+    for (const Slot& slot : slots) out = min_of(out, slot.value);
+    finish();
+    return out;
+  }
+  int sum(int value) {
+    std::vector<Slot>& slots = publish({0, false, value});
+    int out = 0;
+    for (const Slot& slot : slots) out += slot.value;
+    finish();
+    return out;
+  }
+  bool any(bool value) { return sum(value ? 1 : 0) > 0; }
+  int exclusive_scan(int value, int* total) {
+    std::vector<Slot>& slots = publish({0, false, value});
+    int before = 0;
+    int all = 0;
+    for (int i = 0; i < size(); ++i) {
+      if (i < rank_) before += slots[i].value;
+      all += slots[i].value;
+    }
+    finish();
+    *total = all;
+    return before;
+  }
+  template <class T>
+  T broadcast(T value, int root) {
+    static_assert(sizeof(T) <= sizeof(uint64_t), "broadcast carries at most eight bytes");
+    uint64_t word = 0;
+    memcpy(&word, &value, sizeof(T));
+    std::vector<Slot>& slots = publish({word, false, 0});
+    memcpy(&value, &slots[root].key, sizeof(T));
+    finish();
+    return value;
+  }
+
+  void atomic_min(int32_t* target, int32_t value) {
+    int32_t seen = __atomic_load_n(target, __ATOMIC_RELAXED);
+    while (value < seen && !__atomic_compare_exchange_n(target, &seen, value, true,
+                                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+  }
+  void atomic_or(uint32_t* target, uint32_t value) {
+    __atomic_fetch_or(target, value, __ATOMIC_RELAXED);
+  }
+  int32_t atomic_add(int32_t* target, int32_t value) {
+    return __atomic_fetch_add(target, value, __ATOMIC_RELAXED);
+  }
+
+ private:
+  struct Slot {
+    uint64_t key;
+    bool flag;
+    int value;
+  };
+
+  class Barrier {
+   public:
+    explicit Barrier(int count) : count_(count) {}
+    void wait() {
+      std::unique_lock<std::mutex> lock(mutex_);
+      int64_t generation = generation_;
+      if (++arrived_ == count_) {
+        arrived_ = 0;
+        ++generation_;
+        all_arrived_.notify_all();
+      } else {
+        all_arrived_.wait(lock, [&] { return generation != generation_; });
+      }
+    }
+
+   private:
+    std::mutex mutex_;
+    std::condition_variable all_arrived_;
+    int count_;
+    int arrived_ = 0;
+    int64_t generation_ = 0;
+  };
+
+  struct PartState {
+    explicit PartState(int threads) : barrier(threads), slots(threads) {}
+    char* block(size_t index) {
+      std::lock_guard<std::mutex> lock(mutex);
+      return blocks[index]->data();
+    }
+    size_t block_bytes(size_t index) {
+      std::lock_guard<std::mutex> lock(mutex);
+      return blocks[index]->size();
+    }
+    Barrier barrier;
+    std::vector<Slot> slots;
+    std::mutex mutex;
+    std::vector<std::unique_ptr<std::vector<char>>> blocks;
+  };
+
+  struct Shared {
+    Shared(int parts_, int threads_)
+        : parts(parts_), threads(threads_), barrier(parts_ * threads_) {
+      for (int i = 0; i < parts; ++i) part_states.push_back(std::make_unique<PartState>(threads));
+    }
+    int parts;
+    int threads;
+    Barrier barrier;
+    std::vector<std::unique_ptr<PartState>> part_states;
+  };
+
+  ThreadTeam(std::shared_ptr<Shared> shared, int part, int rank, int dropped_barrier)
+      : shared_(std::move(shared)), part_(part), rank_(rank), dropped_barrier_(dropped_barrier) {}
+
+  PartState& part_state() { return *shared_->part_states[part_]; }
+
+  std::vector<Slot>& publish(Slot slot) {
+    part_state().slots[rank_] = slot;
+    part_state().barrier.wait();
+    return part_state().slots;
+  }
+  void finish() { part_state().barrier.wait(); }
+
+  std::shared_ptr<Shared> shared_;
+  int part_;
+  int rank_;
+  int dropped_barrier_;
+  int calls_ = 0;
+  size_t next_scratch_ = 0;
+  std::vector<size_t> scratch_indices_;
+  std::vector<char*> my_pointers_;
+};
+
+}  // namespace specfast

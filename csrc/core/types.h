@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__CUDACC__)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#define SPECFAST_HD __host__ __device__ __forceinline__
+#else
+#define SPECFAST_HD inline
+#endif
+
+namespace specfast {
+
+constexpr int32_t kNoToken = -1;
+
+template <class T>
+SPECFAST_HD constexpr T ceil_div(T a, T b) {
+  return (a + b - 1) / b;
+}
+
+template <class T>
+SPECFAST_HD constexpr T min_of(T a, T b) {
+  return b < a ? b : a;
+}
+
+template <class T>
+SPECFAST_HD constexpr T max_of(T a, T b) {
+  return a < b ? b : a;
+}
+
+template <class T>
+SPECFAST_HD constexpr T clamp_to(T value, T low, T high) {
+  return min_of(max_of(value, low), high);
+}
+
+// Storage types of 16-bit floats: one spelling for host code, device code and the dispatch.
+struct BFloat16 {
+  uint16_t bits;
+};
+struct Float16 {
+  uint16_t bits;
+};
+
+enum class FloatType : int32_t { kFloat32, kBFloat16, kFloat16 };
+
+SPECFAST_HD float to_float(float value) { return value; }
+
+SPECFAST_HD float to_float(BFloat16 value) {
+  uint32_t bits = static_cast<uint32_t>(value.bits) << 16;
+  float out;
+  memcpy(&out, &bits, sizeof(out));
+  return out;
+}
+
+SPECFAST_HD float to_float(Float16 value) {
+#if defined(__CUDA_ARCH__)
+  return __half2float(__ushort_as_half(value.bits));
+#else
+  uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000u) << 16;
+  uint32_t exponent = (value.bits >> 10) & 0x1fu;
+  uint32_t mantissa = value.bits & 0x3ffu;
+  uint32_t bits;
+  if (exponent == 0x1fu) {
+    bits = sign | 0x7f800000u | (mantissa << 13);
+  } else if (exponent != 0) {
+    bits = sign | ((exponent + 112u) << 23) | (mantissa << 13);
+  } else {
+    // Zero or subnormal: mantissa units of 2^-24 are exact in float.
+    float magnitude = static_cast<float>(mantissa) * 5.9604644775390625e-8f;
+    memcpy(&bits, &magnitude, sizeof(bits));
+    bits |= sign;
+  }
+  float out;
+  memcpy(&out, &bits, sizeof(out));
+  return out;
+#endif
+}
+
+// A read-only integer array that is int32 or int64, as the caller has it.
+struct IdView {
+  const void* data;
+  bool is_int64;
+
+  SPECFAST_HD explicit operator bool() const { return data != nullptr; }
+  SPECFAST_HD int64_t operator[](int64_t i) const {
+    return is_int64 ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
+  }
+};
+
+// The writable counterpart of IdView.
+struct IdSpan {
+  void* data;
+  bool is_int64;
+
+  SPECFAST_HD explicit operator bool() const { return data != nullptr; }
+  SPECFAST_HD void store(int64_t i, int64_t value) const {
+    if (is_int64) {
+      static_cast<int64_t*>(data)[i] = value;
+    } else {
+      static_cast<int32_t*>(data)[i] = static_cast<int32_t>(value);
+    }
+  }
+};
+
+}  // namespace specfast

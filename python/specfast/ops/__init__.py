@@ -1,0 +1,1 @@
+"""Thin documented wrappers over ``torch.ops.specfast``."""

@@ -1,0 +1,130 @@
+"""The tensors that ops fill, grouped as they travel together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class FinishRules:
+    """When a request ends; every field is optional and on the device of the logits.
+
+    eos_token_ids : int32 [E]            end a request unless ``ignore_eos``
+    stop_token_ids : int32 [B, K]        per request, padded with -1
+    max_tokens_left : int32 [B]          tokens that the request may still emit
+    min_tokens_left : int32 [B]          before so many new tokens neither EOS nor a stop id ends it
+    ignore_eos : bool [B]
+    """
+
+    eos_token_ids: Tensor | None = None
+    stop_token_ids: Tensor | None = None
+    max_tokens_left: Tensor | None = None
+    min_tokens_left: Tensor | None = None
+    ignore_eos: Tensor | None = None
+
+
+@dataclass
+class AcceptRecord:
+    """What a verify round decided; written whole on every call, padding is -1.
+
+    B requests, S = width of the path (deepest accepted path + 1), R verify rows.
+
+    predict : int32 [R]               the token after each committed row, -1 at all other rows
+    accept_index : int32 [B, S]       committed verify rows (anchor, accepted drafts)
+    num_correct_drafts : int32 [B]    accepted drafts, before truncation
+    accept_lens : int32 [B]           num_correct_drafts + 1; 0 in a padded slot
+    commit_lens : int32 [B]           accept_lens after truncation (EOS, stop ids, limit)
+    new_seq_lens : int32 [B]          prefix_lens + commit_lens
+    out_tokens : int32 [B, S]         emitted tokens (accepted drafts, bonus)
+    bonus : int32 [B]                 the last emitted token; it has no KV yet
+    next_anchor : int32 [B]           bonus, or -1 where the request has finished
+    positions : int32 [B, S]          sequence positions of the committed rows
+    slots : as out_cache_loc [B, S]   KV slots of the committed rows once relocated; absent
+                                      without ``out_cache_loc``
+    finish_reason : int32 [B]         specfast.FinishReason
+    status : int32 [B]                specfast.Status bits
+    cap_trim_lens : int32 [B]         drafts that matched past ``verify_lens``; a statistic,
+                                      present only on request
+    """
+
+    predict: Tensor
+    accept_index: Tensor
+    num_correct_drafts: Tensor
+    accept_lens: Tensor
+    commit_lens: Tensor
+    new_seq_lens: Tensor
+    out_tokens: Tensor
+    bonus: Tensor
+    next_anchor: Tensor
+    positions: Tensor
+    finish_reason: Tensor
+    status: Tensor
+    slots: Tensor | None = None
+    cap_trim_lens: Tensor | None = None
+
+    @classmethod
+    def empty(
+        cls,
+        batch_size: int,
+        width: int,
+        num_rows: int,
+        device: torch.device | str,
+        *,
+        slots_dtype: torch.dtype | None = None,
+        cap_trim: bool = False,
+    ) -> AcceptRecord:
+        """Allocate a record, uninitialised; ops write every element."""
+
+        def int32(*shape: int) -> Tensor:
+            return torch.empty(shape, dtype=torch.int32, device=device)
+
+        slots = None
+        if slots_dtype is not None:
+            slots = torch.empty(batch_size, width, dtype=slots_dtype, device=device)
+        return cls(
+            predict=int32(num_rows),
+            accept_index=int32(batch_size, width),
+            num_correct_drafts=int32(batch_size),
+            accept_lens=int32(batch_size),
+            commit_lens=int32(batch_size),
+            new_seq_lens=int32(batch_size),
+            out_tokens=int32(batch_size, width),
+            bonus=int32(batch_size),
+            next_anchor=int32(batch_size),
+            positions=int32(batch_size, width),
+            finish_reason=int32(batch_size),
+            status=int32(batch_size),
+            slots=slots,
+            cap_trim_lens=int32(batch_size) if cap_trim else None,
+        )
+
+
+@dataclass
+class TreeRecord:
+    """A verify tree per request; B requests, N nodes with the root (node 0 = the anchor).
+
+    draft_tokens : as the anchors [B, N]   token of each node; column 0 is the anchor
+    positions : int32 [B, N]               prefix_lens + depth of the node
+    parents : int32 [B, N]                 parent node; -1 for the root and for detached nodes
+    retrieve_index : int32 [B, N]          verify row of each node, b * N + node
+    retrieve_next_token : int32 [B, N]     first child node, -1 = leaf
+    retrieve_next_sibling : int32 [B, N]   next sibling node, -1 = last
+    mask : see ``mask_mode``               which tree columns a node may attend to: itself and its
+                                           ancestors. "bits": int32 [B, N, ceil(N / 32)], bit
+                                           c % 32 of word c // 32; "qlen": bool [B, N, N];
+                                           "full": bool [capacity], per request N rows of
+                                           prefix_len + N entries, requests back to back
+    status : int32 [B]                     specfast.Status bits
+    """
+
+    draft_tokens: Tensor
+    positions: Tensor
+    parents: Tensor
+    retrieve_index: Tensor
+    retrieve_next_token: Tensor
+    retrieve_next_sibling: Tensor
+    mask: Tensor
+    status: Tensor

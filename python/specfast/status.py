@@ -1,0 +1,26 @@
+"""Bits of ``status`` and values of ``finish_reason``, as csrc/core/status.h has them."""
+
+from enum import IntEnum, IntFlag
+
+
+class Status(IntFlag):
+    """What an op met in one request's data; its record is legal all the same."""
+
+    OK = 0
+    NAN_LOGITS = 1 << 0
+    EMPTY_SUPPORT = 1 << 1
+    BAD_PARAM = 1 << 2
+    BAD_TOKEN = 1 << 3
+    BAD_TREE = 1 << 4
+    ZERO_RESIDUAL = 1 << 5
+    BAD_Q = 1 << 6
+    BAD_PATH = 1 << 7
+
+
+class FinishReason(IntEnum):
+    """Why a request ended in this round."""
+
+    NOT_FINISHED = 0
+    EOS = 1
+    STOP = 2
+    LENGTH = 3
