@@ -150,9 +150,7 @@ class TensorArg {
   int64_t row_stride() const { return tensor_ == nullptr ? 0 : tensor_->stride(0); }
 
  private:
-  bool is_int64() const {
-    return tensor_ != nullptr && tensor_->scalar_type() == ScalarType::Long;
-  }
+  bool is_int64() const { return tensor_ != nullptr && tensor_->scalar_type() == ScalarType::Long; }
   static std::string device_name(const Tensor& tensor) {
     return tensor.is_cuda() ? "cuda:" + std::to_string(tensor.get_device_index()) : "cpu";
   }
@@ -225,8 +223,7 @@ inline void* current_stream(const Tensor& tensor) {
   STD_TORCH_CHECK(aoti_torch_get_current_cuda_stream != nullptr,
                   "specfast: CUDA tensors need a CUDA build of torch");
   void* stream = nullptr;
-  TORCH_ERROR_CODE_CHECK(
-      aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream));
   return stream;
 }
 

@@ -14,5 +14,5 @@ def load() -> Path:
             "specfast was installed without its compiled operators (_ops.so); "
             "run `pip install .` in the checkout"
         )
-    torch.ops.load_library(spec.origin)
+    torch.ops.load_library(spec.origin)  # type: ignore[no-untyped-call]
     return Path(spec.origin)

@@ -1,0 +1,51 @@
+"""Options and fixtures that every test may use."""
+
+from __future__ import annotations
+
+import hypothesis
+import pytest
+import torch
+from registered_ops import registered_ops
+
+# The same examples on every run: a failure here is a failure everywhere.
+hypothesis.settings.register_profile("specfast", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("specfast")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
+    parser.addoption(
+        "--device",
+        choices=("cpu", "cuda"),
+        help="run the `device` tests on this device only, and fail instead of skipping without it",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--slow"):
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason="slow: runs with --slow"))
+
+
+def missing_for_cuda() -> str | None:
+    """What keeps the kernels from running here, or None."""
+    if not torch.cuda.is_available():
+        return "torch sees no CUDA device"
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    if not all(has_kernel(f"specfast::{op}", "CUDA") for op in registered_ops()):
+        return "specfast was built without its CUDA kernels"
+    return None
+
+
+@pytest.fixture(params=("cpu", "cuda"))
+def device(request: pytest.FixtureRequest) -> str:
+    """Run the test on each device that is here."""
+    wanted = request.config.getoption("--device")
+    if wanted not in (None, request.param):
+        pytest.skip(f"--device {wanted}")
+    if request.param == "cuda" and (missing := missing_for_cuda()):
+        if wanted == "cuda":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    return request.param

@@ -1,0 +1,143 @@
+#include <mutex>
+
+#include "core/team.h"
+#include "core/thread_team.h"
+#include "testing.h"
+
+namespace specfast {
+namespace {
+
+constexpr int kParts = 2;
+constexpr int kThreads = 4;
+
+// What one thread got from each collective, given rank-dependent inputs.
+struct Seen {
+  uint64_t max_key;
+  bool max_flag;
+  int min;
+  int sum;
+  bool any_set;
+  bool any_unset;
+  int before;
+  int total;
+  int64_t broadcast;
+
+  bool operator==(const Seen& other) const {
+    return max_key == other.max_key && max_flag == other.max_flag && min == other.min &&
+           sum == other.sum && any_set == other.any_set && any_unset == other.any_unset &&
+           before == other.before && total == other.total && broadcast == other.broadcast;
+  }
+};
+
+// Thread r of part p brings 10 * p + r.
+template <class Team>
+Seen call_collectives(Team& team) {
+  int value = 10 * team.part() + team.rank();
+  Seen seen{};
+  KeyFlag key = team.max_key((uint64_t{1} << 40) + value, team.rank() == team.size() - 1);
+  seen.max_key = key.key;
+  seen.max_flag = key.flag;
+  seen.min = team.min(value);
+  seen.sum = team.sum(value);
+  seen.any_set = team.any(team.rank() == team.size() - 1);
+  seen.any_unset = team.any(false);
+  seen.before = team.exclusive_scan(value, &seen.total);
+  seen.broadcast = team.broadcast(int64_t{-1} - value, team.size() - 1);
+  return seen;
+}
+
+TEST(thread_team_collectives_stay_within_a_part) {
+  std::vector<Seen> seen(kParts * kThreads);
+  ThreadTeam::run(kParts, kThreads, [&](ThreadTeam& team) {
+    seen[team.part() * kThreads + team.rank()] = call_collectives(team);
+  });
+  // Part 0 holds 0 1 2 3, part 1 holds 10 11 12 13.
+  int before[kParts][kThreads] = {{0, 0, 1, 3}, {0, 10, 21, 33}};
+  for (int part = 0; part < kParts; ++part) {
+    for (int rank = 0; rank < kThreads; ++rank) {
+      int first = 10 * part;
+      int sum = 4 * first + 6;
+      Seen expected{(uint64_t{1} << 40) + first + 3,
+                    true,
+                    first,
+                    sum,
+                    true,
+                    false,
+                    before[part][rank],
+                    sum,
+                    -first - 4};
+      CHECK(seen[part * kThreads + rank] == expected);
+    }
+  }
+}
+
+TEST(serial_team_is_a_team_of_one) {
+  SerialTeam team;
+  Seen expected{uint64_t{1} << 40, true, 0, 0, true, false, 0, 0, -1};
+  CHECK(call_collectives(team) == expected);
+  CHECK_EQ(team.size() * team.parts(), 1);
+}
+
+TEST(scratch_is_shared_by_a_part_and_reached_from_another) {
+  std::vector<int> seen(kParts * kThreads);
+  ThreadTeam::run(kParts, kThreads, [&](ThreadTeam& team) {
+    team.scratch<char>(3);  // a neighbour, so that `remote` has to tell blocks apart
+    int* values = team.scratch<int>(kThreads);
+    values[team.rank()] = 10 * team.part() + team.rank();
+    team.sync();
+    int other = 1 - team.part();
+    int next = (team.rank() + 1) % team.size();
+    seen[team.part() * kThreads + team.rank()] = *team.remote(other, values + next);
+    team.leave();
+  });
+  CHECK_EQ(seen, (std::vector<int>{11, 12, 13, 10, 1, 2, 3, 0}));
+}
+
+TEST(atomics_lose_nothing) {
+  int32_t lowest = 100;
+  int32_t count = 0;
+  uint32_t bits = 0;
+  ThreadTeam::run(kParts, kThreads, [&](ThreadTeam& team) {
+    int id = team.part() * kThreads + team.rank();
+    for (int i = 0; i < 1000; ++i) team.atomic_add(&count, 1);
+    team.atomic_min(&lowest, 50 - id);
+    team.atomic_or(&bits, 1u << id);
+  });
+  CHECK_EQ(count, 8000);
+  CHECK_EQ(lowest, 43);
+  CHECK_EQ(bits, 0xffu);
+}
+
+TEST(atomic_add_returns_the_value_before) {
+  std::vector<int> taken(kParts * kThreads);
+  int32_t next = 0;
+  ThreadTeam::run(kParts, kThreads,
+                  [&](ThreadTeam& team) { taken[team.atomic_add(&next, 1)] = 1; });
+  CHECK_EQ(taken, std::vector<int>(kParts * kThreads, 1));
+}
+
+TEST(scratch_sizer_counts_what_a_block_team_lays_out) {
+  ScratchSizer sizer;
+  sizer.scratch<char>(3);     // bytes 0..2
+  sizer.scratch<int64_t>(2);  // from byte 16
+  sizer.scratch<int32_t>(1);  // from byte 32
+  CHECK_EQ(sizer.bytes(), size_t{36});
+}
+
+// Every thread writes its own element and reads its neighbour's.
+void exchange(ThreadTeam& team) {
+  int* values = team.scratch<int>(kThreads);
+  values[team.rank()] = team.rank();
+  team.sync_part();
+  volatile int neighbour = values[(team.rank() + 1) % team.size()];
+  (void)neighbour;
+}
+
+TEST(exchange_is_clean_with_its_barrier) { ThreadTeam::run(kParts, kThreads, exchange); }
+
+PLANTED_FAULT(missing_barrier_in_exchange) {
+  ThreadTeam::run(kParts, kThreads, exchange, /*dropped_barrier=*/0);
+}
+
+}  // namespace
+}  // namespace specfast

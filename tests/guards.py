@@ -1,0 +1,81 @@
+"""Memory that shows what an op did to it: guard bytes, sentinels, untouched inputs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+Record = TypeVar("Record")
+
+GUARD_BYTES = 256
+GUARD_VALUE = 0xA5
+
+
+class GuardedMemory:
+    """Allocates tensors between guard bytes and filled with a sentinel byte.
+
+    An op writes every element of its outputs exactly if two runs into memories with different
+    ``fill`` end equal; it writes nothing else if ``check`` passes.
+    """
+
+    def __init__(self, device: str, fill: int = 0x5C) -> None:
+        self.device = device
+        self.fill = fill
+        self._buffers: list[tuple[Tensor, int]] = []
+
+    def empty(self, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+        """A contiguous tensor; its first element starts right after the guard."""
+        num_bytes = torch.Size(shape).numel() * dtype.itemsize
+        buffer = torch.full(
+            (num_bytes + 2 * GUARD_BYTES,), GUARD_VALUE, dtype=torch.uint8, device=self.device
+        )
+        body = buffer[GUARD_BYTES : GUARD_BYTES + num_bytes]
+        # A bool must stay 0 or 1 for torch to compare it.
+        body.fill_(self.fill & 1 if dtype == torch.bool else self.fill)
+        self._buffers.append((buffer, num_bytes))
+        return body.view(dtype).view(shape)
+
+    def like(self, record: Record) -> Record:
+        """A record of guarded tensors with the fields of ``record``; absent ones stay absent."""
+        fields = {
+            field.name: self.empty(*value.shape, dtype=value.dtype)
+            for field in dataclasses.fields(record)  # type: ignore[arg-type]
+            if isinstance(value := getattr(record, field.name), Tensor)
+        }
+        return dataclasses.replace(record, **fields)  # type: ignore[type-var]
+
+    def check(self) -> None:
+        """Fail if a guard byte changed."""
+        for buffer, num_bytes in self._buffers:
+            before, after = buffer[:GUARD_BYTES], buffer[GUARD_BYTES + num_bytes :]
+            assert bool((before == GUARD_VALUE).all()), "written before the tensor's first element"
+            assert bool((after == GUARD_VALUE).all()), "written after the tensor's last element"
+
+
+@contextlib.contextmanager
+def unchanged(*tensors: Tensor | None) -> Iterator[None]:
+    """Fail if the block changes a bit of any of these tensors."""
+    present = [tensor for tensor in tensors if tensor is not None]
+    copies = [tensor.clone() for tensor in present]
+    yield
+    for i, (tensor, copy) in enumerate(zip(present, copies, strict=True)):
+        same = tensor.contiguous().view(torch.uint8).equal(copy.contiguous().view(torch.uint8))
+        assert same, f"input number {i} was changed"
+
+
+def assert_records_equal(actual: Record, expected: Record) -> None:
+    """Fail with the field's name at the first field that is not bit-equal."""
+    for field in dataclasses.fields(expected):  # type: ignore[arg-type]
+        want, got = getattr(expected, field.name), getattr(actual, field.name)
+        if not isinstance(want, Tensor):
+            assert got == want, f"{field.name}: {got!r} is not {want!r}"
+            continue
+        assert isinstance(got, Tensor), f"{field.name} is missing"
+        assert got.dtype == want.dtype, f"{field.name}: {got.dtype} is not {want.dtype}"
+        same = torch.equal(got.cpu(), want.cpu())
+        assert same, f"{field.name}:\n{got.cpu()}\nis not\n{want.cpu()}"
