@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import inspect
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -41,13 +41,13 @@ class GuardedMemory:
         return body.view(dtype).view(shape)
 
     def like(self, record: Record) -> Record:
-        """A record of guarded tensors with the fields of ``record``; absent ones stay absent."""
-        fields = {
-            field.name: self.empty(*value.shape, dtype=value.dtype)
-            for field in dataclasses.fields(record)  # type: ignore[arg-type]
-            if isinstance(value := getattr(record, field.name), Tensor)
-        }
-        return dataclasses.replace(record, **fields)  # type: ignore[type-var]
+        """A record whose tensors are guarded copies of the shape; absent ones stay absent."""
+        fields = {}
+        for name in inspect.signature(type(record)).parameters:
+            value = getattr(record, name)
+            is_tensor = isinstance(value, Tensor)
+            fields[name] = self.empty(*value.shape, dtype=value.dtype) if is_tensor else value
+        return type(record)(**fields)
 
     def check(self) -> None:
         """Fail if a guard byte changed."""
@@ -69,13 +69,14 @@ def unchanged(*tensors: Tensor | None) -> Iterator[None]:
 
 
 def assert_records_equal(actual: Record, expected: Record) -> None:
-    """Fail with the field's name at the first field that is not bit-equal."""
-    for field in dataclasses.fields(expected):  # type: ignore[arg-type]
-        want, got = getattr(expected, field.name), getattr(actual, field.name)
+    """Fail with the field's name at a field that is not bit-equal."""
+    # Views were added after the packed tensors that they look into, and say more.
+    for name, want in reversed(vars(expected).items()):
+        got = getattr(actual, name)
         if not isinstance(want, Tensor):
-            assert got == want, f"{field.name}: {got!r} is not {want!r}"
+            assert got == want, f"{name}: {got!r} is not {want!r}"
             continue
-        assert isinstance(got, Tensor), f"{field.name} is missing"
-        assert got.dtype == want.dtype, f"{field.name}: {got.dtype} is not {want.dtype}"
+        assert isinstance(got, Tensor), f"{name} is missing"
+        assert got.dtype == want.dtype, f"{name}: {got.dtype} is not {want.dtype}"
         same = torch.equal(got.cpu(), want.cpu())
-        assert same, f"{field.name}:\n{got.cpu()}\nis not\n{want.cpu()}"
+        assert same, f"{name}:\n{got.cpu()}\nis not\n{want.cpu()}"
