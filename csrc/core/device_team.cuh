@@ -37,18 +37,22 @@ class BlockTeam {
   // The two buffers of each collective alternate, so one barrier per call is enough: a thread that
   // writes a buffer again has passed the barrier of the call between, which every reader of the
   // first call had reached.
-  __device__ KeyFlag max_key(uint64_t key, bool flag) {
-    __shared__ uint64_t warp_keys[2][32];
-    for (int step = 16; step > 0; step /= 2) {
-      key = max_of(key, static_cast<uint64_t>(__shfl_xor_sync(~0u, key, step)));
-    }
+  __device__ KeyFlag max_key(uint64_t key, bool flag, int group_size) {
+    __shared__ uint64_t keys[2][32];
+    __shared__ bool flags[2][32];
+    key = warp_max(key);
+    flag = __any_sync(~0u, flag) != 0;
     turn_ ^= 1;
-    if (lane() == 0) warp_keys[turn_][warp()] = key;
-    flag = __syncthreads_or(flag) != 0;
-    key = lane() < warps() ? warp_keys[turn_][lane()] : 0;
-    for (int step = 16; step > 0; step /= 2) {
-      key = max_of(key, static_cast<uint64_t>(__shfl_xor_sync(~0u, key, step)));
+    if (lane() == 0) {
+      keys[turn_][warp()] = key;
+      flags[turn_][warp()] = flag;
     }
+    __syncthreads();
+    int group_warps = group_size / 32;
+    int first_warp = warp() / group_warps * group_warps;
+    bool mine = lane() < group_warps;
+    key = warp_max(mine ? keys[turn_][first_warp + lane()] : 0);
+    flag = __any_sync(~0u, mine && flags[turn_][first_warp + lane()]) != 0;
     return {key, flag};
   }
   __device__ int min(int value) {
@@ -88,6 +92,12 @@ class BlockTeam {
   __device__ int warp() const { return threadIdx.x / 32; }
   __device__ int warps() const { return (blockDim.x + 31) / 32; }
 
+  __device__ static uint64_t warp_max(uint64_t key) {
+    for (int step = 16; step > 0; step /= 2) {
+      key = max_of(key, static_cast<uint64_t>(__shfl_xor_sync(~0u, key, step)));
+    }
+    return key;
+  }
   __device__ int* all_warps(int value) {
     __shared__ int values[2][32];
     turn_ ^= 1;

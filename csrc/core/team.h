@@ -17,7 +17,9 @@ namespace specfast {
 //   void sync()               barrier and memory order over the whole team
 //   T* scratch<T>(n)          n elements, uninitialised; all threads ask in the same order
 //   T* remote<T>(part, p)     the copy of scratch pointer p that belongs to another part
-//   KeyFlag max_key(key, flag)   over one part: largest key, OR of the flags; same on all threads
+//   KeyFlag max_key(key, flag, n)   over each n neighbouring ranks of one part (n divides size();
+//                             on a device it is a multiple of 32): largest key, OR of the flags;
+//                             each thread gets its own group's
 //   int min(int), int sum(int)   over one part; same on all threads
 //   int exclusive_scan(int v, int* total)   over one part, in rank order
 //   bool any(bool)            over one part
@@ -73,7 +75,7 @@ class SerialTeam {
     return pointer;
   }
 
-  KeyFlag max_key(uint64_t key, bool flag) { return {key, flag}; }
+  KeyFlag max_key(uint64_t key, bool flag, int) { return {key, flag}; }
   int min(int value) { return value; }
   int sum(int value) { return value; }
   bool any(bool value) { return value; }

@@ -76,10 +76,13 @@ class ThreadTeam {
     return nullptr;
   }
 
-  KeyFlag max_key(uint64_t key, bool flag) {
+  KeyFlag max_key(uint64_t key, bool flag, int group_size) {
     std::vector<Slot>& slots = publish({key, flag, 0});
     KeyFlag out{0, false};
-    for (const Slot& slot : slots) out = {max_of(out.key, slot.key), out.flag || slot.flag};
+    int first = rank_ / group_size * group_size;
+    for (int i = first; i < first + group_size; ++i) {
+      out = {max_of(out.key, slots[i].key), out.flag || slots[i].flag};
+    }
     finish();
     return out;
   }

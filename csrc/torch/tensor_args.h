@@ -18,7 +18,12 @@
 // Null in a CPU build of torch: one library serves both.
 extern "C" __attribute__((weak)) AOTITorchError aoti_torch_get_current_cuda_stream(int32_t, void**);
 
+struct CUstream_st;
+
 namespace specfast {
+
+// Where an op runs: one function checks its arguments for both.
+enum class Device { kCpu, kCuda };
 
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
@@ -219,12 +224,12 @@ inline FloatType float_type(const Tensor& tensor) {
 }
 
 // The current stream of the tensor's device, for the launchers.
-inline void* current_stream(const Tensor& tensor) {
+inline CUstream_st* current_stream(const Tensor& tensor) {
   STD_TORCH_CHECK(aoti_torch_get_current_cuda_stream != nullptr,
                   "specfast: CUDA tensors need a CUDA build of torch");
   void* stream = nullptr;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream));
-  return stream;
+  return static_cast<CUstream_st*>(stream);
 }
 
 }  // namespace specfast

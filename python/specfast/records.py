@@ -30,7 +30,9 @@ class FinishRules:
 class AcceptRecord:
     """What a verify round decided; written whole on every call, padding is -1.
 
-    B requests, S = width of the path (deepest accepted path + 1), R verify rows.
+    B requests, S = width of the path (deepest accepted path + 1), R verify rows. Most fields are
+    rows of ``per_request`` (int32 [8, B], or [9, B] with ``cap_trim_lens``) and of ``per_step``
+    (int32 [3, B, S]), so that a host reads a round with few copies.
 
     predict : int32 [R]               the token after each committed row, -1 at all other rows
     accept_index : int32 [B, S]       committed verify rows (anchor, accepted drafts)
@@ -42,28 +44,66 @@ class AcceptRecord:
     bonus : int32 [B]                 the last emitted token; it has no KV yet
     next_anchor : int32 [B]           bonus, or -1 where the request has finished
     positions : int32 [B, S]          sequence positions of the committed rows
-    slots : as out_cache_loc [B, S]   KV slots of the committed rows once relocated; absent
-                                      without ``out_cache_loc``
+    slots : as out_cache_loc [B, S]   KV slots of the committed rows once relocated; None without
+                                      ``out_cache_loc``
     finish_reason : int32 [B]         specfast.FinishReason
     status : int32 [B]                specfast.Status bits
-    cap_trim_lens : int32 [B]         drafts that matched past ``verify_lens``; a statistic,
-                                      present only on request
+    cap_trim_lens : int32 [B]         drafts that matched past ``verify_lens``, a statistic; None
+                                      unless asked for
     """
 
+    per_request: Tensor
+    per_step: Tensor
     predict: Tensor
-    accept_index: Tensor
-    num_correct_drafts: Tensor
-    accept_lens: Tensor
-    commit_lens: Tensor
-    new_seq_lens: Tensor
-    out_tokens: Tensor
-    bonus: Tensor
-    next_anchor: Tensor
-    positions: Tensor
-    finish_reason: Tensor
-    status: Tensor
-    slots: Tensor | None = None
-    cap_trim_lens: Tensor | None = None
+    slots: Tensor | None
+
+    @property
+    def num_correct_drafts(self) -> Tensor:
+        return self.per_request[0]
+
+    @property
+    def accept_lens(self) -> Tensor:
+        return self.per_request[1]
+
+    @property
+    def commit_lens(self) -> Tensor:
+        return self.per_request[2]
+
+    @property
+    def new_seq_lens(self) -> Tensor:
+        return self.per_request[3]
+
+    @property
+    def bonus(self) -> Tensor:
+        return self.per_request[4]
+
+    @property
+    def next_anchor(self) -> Tensor:
+        return self.per_request[5]
+
+    @property
+    def finish_reason(self) -> Tensor:
+        return self.per_request[6]
+
+    @property
+    def status(self) -> Tensor:
+        return self.per_request[7]
+
+    @property
+    def cap_trim_lens(self) -> Tensor | None:
+        return self.per_request[8] if self.per_request.shape[0] > 8 else None
+
+    @property
+    def accept_index(self) -> Tensor:
+        return self.per_step[0]
+
+    @property
+    def out_tokens(self) -> Tensor:
+        return self.per_step[1]
+
+    @property
+    def positions(self) -> Tensor:
+        return self.per_step[2]
 
     @classmethod
     def empty(
@@ -85,20 +125,10 @@ class AcceptRecord:
         if slots_dtype is not None:
             slots = torch.empty(batch_size, width, dtype=slots_dtype, device=device)
         return cls(
+            per_request=int32(9 if cap_trim else 8, batch_size),
+            per_step=int32(3, batch_size, width),
             predict=int32(num_rows),
-            accept_index=int32(batch_size, width),
-            num_correct_drafts=int32(batch_size),
-            accept_lens=int32(batch_size),
-            commit_lens=int32(batch_size),
-            new_seq_lens=int32(batch_size),
-            out_tokens=int32(batch_size, width),
-            bonus=int32(batch_size),
-            next_anchor=int32(batch_size),
-            positions=int32(batch_size, width),
-            finish_reason=int32(batch_size),
-            status=int32(batch_size),
             slots=slots,
-            cap_trim_lens=int32(batch_size) if cap_trim else None,
         )
 
 

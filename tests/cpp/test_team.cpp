@@ -34,7 +34,8 @@ template <class Team>
 Seen call_collectives(Team& team) {
   int value = 10 * team.part() + team.rank();
   Seen seen{};
-  KeyFlag key = team.max_key((uint64_t{1} << 40) + value, team.rank() == team.size() - 1);
+  KeyFlag key =
+      team.max_key((uint64_t{1} << 40) + value, team.rank() == team.size() - 1, team.size());
   seen.max_key = key.key;
   seen.max_flag = key.flag;
   seen.min = team.min(value);
@@ -68,6 +69,18 @@ TEST(thread_team_collectives_stay_within_a_part) {
                     -first - 4};
       CHECK(seen[part * kThreads + rank] == expected);
     }
+  }
+}
+
+TEST(max_key_stays_within_its_group) {
+  constexpr int kGroup = 2;
+  std::vector<KeyFlag> seen(kThreads);
+  ThreadTeam::run(1, kThreads, [&](ThreadTeam& team) {
+    seen[team.rank()] = team.max_key(team.rank(), team.rank() == 0, kGroup);
+  });
+  for (int rank = 0; rank < kThreads; ++rank) {
+    CHECK_EQ(seen[rank].key, static_cast<uint64_t>(rank / kGroup * kGroup + 1));
+    CHECK_EQ(seen[rank].flag, rank < kGroup);
   }
 }
 

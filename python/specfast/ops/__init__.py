@@ -1,1 +1,3 @@
 """Thin documented wrappers over ``torch.ops.specfast``."""
+
+from specfast.ops.accept import *  # noqa: F403

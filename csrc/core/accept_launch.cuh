@@ -1,0 +1,40 @@
+#pragma once
+
+#include "core/accept_request.h"
+#include "core/device_team.cuh"
+#include "core/launch.cuh"
+
+namespace specfast {
+
+template <int kAhead, class Team, class Links, class Source>
+__global__ void __launch_bounds__(1024)
+    accept_kernel(const __grid_constant__ AcceptParams p, const __grid_constant__ Links links,
+                  const __grid_constant__ Source source) {
+  Team team;
+  accept_request<kAhead>(team, p, links, source, blockIdx.x / team.parts());
+}
+
+// How a batch is spread: `cluster_size` CTAs of `threads` per request.
+struct AcceptShape {
+  int cluster_size;
+  int threads;
+  int ahead;
+};
+
+template <int kAhead, class Links, class Source>
+void launch_accept_ahead(const AcceptParams& p, const Links& links, const Source& source,
+                         const AcceptShape& shape, cudaStream_t stream) {
+  LaunchShape launch_shape;
+  launch_shape.grid = dim3(p.batch_size * shape.cluster_size);
+  launch_shape.block = dim3(shape.threads);
+  launch_shape.shared_bytes = accept_scratch_bytes(p, links, source, kAhead);
+  launch_shape.cluster_size = shape.cluster_size;
+  if (shape.cluster_size == 1) {
+    launch(accept_kernel<kAhead, BlockTeam, Links, Source>, launch_shape, stream, p, links, source);
+  } else {
+    launch(accept_kernel<kAhead, ClusterTeam, Links, Source>, launch_shape, stream, p, links,
+           source);
+  }
+}
+
+}  // namespace specfast

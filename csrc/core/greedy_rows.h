@@ -1,0 +1,141 @@
+#pragma once
+
+#include <cmath>
+
+#include "core/accept_params.h"
+#include "core/status.h"
+#include "core/team.h"
+
+namespace specfast {
+
+// What the target says after one verify row; an invalid row ends the path.
+struct Prediction {
+  int32_t token;
+  bool valid;
+  int32_t status;
+};
+
+constexpr int kMaxParts = 16;
+
+// Keys that compare like (value, -id): the largest key is the largest value, lowest id on ties.
+// -0.0 equals 0.0; -inf and NaN are 0, below every key. Bit 0 is free for a flag.
+SPECFAST_HD uint64_t argmax_key(float value, int32_t id) {
+  if (!(value > -INFINITY)) return 0;
+  float canonical = value + 0.0f;
+  uint32_t bits;
+  memcpy(&bits, &canonical, sizeof(bits));
+  uint32_t order = (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
+  uint32_t low = static_cast<uint32_t>(INT32_MAX - id) << 1;
+  return (static_cast<uint64_t>(order) << 32) | low;
+}
+
+SPECFAST_HD int32_t argmax_id(uint64_t key) {
+  return INT32_MAX - static_cast<int32_t>(static_cast<uint32_t>(key) >> 1);
+}
+
+// This thread's share of a row: the best key of its elements, and whether one of them is NaN.
+template <class T>
+SPECFAST_HD KeyFlag scan_elements(const T* row, int64_t begin, int64_t end, int64_t step) {
+  float best = -INFINITY;
+  int64_t best_id = 0;
+  bool has_nan = false;
+  for (int64_t i = begin; i < end; i += step) {
+    float value = to_float(row[i]);
+    has_nan |= value != value;
+    if (value > best) {
+      best = value;
+      best_id = i;
+    }
+  }
+  return {argmax_key(best, static_cast<int32_t>(best_id)), has_nan};
+}
+
+}  // namespace specfast
+
+#if defined(__CUDACC__)
+#include "core/row_scan.cuh"
+#endif
+
+namespace specfast {
+
+// Row source for greedy rules: the argmax of logits. Rows are read only when the walk asks.
+template <class T>
+struct GreedyLogits {
+  const T* logits;
+  int64_t stride;
+  int32_t vocab_size;
+  uint64_t* mailbox = nullptr;  // scratch [2, rows ahead, kMaxParts]: best key of each part
+  int turn = 0;
+
+  template <class Arena>
+  SPECFAST_HD void place(Arena& arena, int rows_ahead) {
+    mailbox = arena.template scratch<uint64_t>(2 * rows_ahead * kMaxParts);
+  }
+
+  // Reads rows first_row .. first_row + count, count <= kRows. The threads of a part split into
+  // kRows groups, one row each, so that several rows cost one pass and one barrier.
+  template <int kRows, class Team>
+  SPECFAST_HD void read(Team& team, int64_t first_row, int count) {
+    int group_size = team.size() / kRows;
+    int group = team.rank() / group_size;
+    int member = team.rank() % group_size;
+    KeyFlag best{0, false};
+    if (group < count) {
+      const T* row = logits + (first_row + group) * stride;
+      int64_t thread = static_cast<int64_t>(team.part()) * group_size + member;
+      int64_t threads = static_cast<int64_t>(team.parts()) * group_size;
+      best = scan_row<Team>(row, thread, threads);
+    }
+    best = team.max_key(best.key, best.flag, group_size);
+    turn ^= 1;
+    uint64_t* box = mailbox + (turn * kRows + group) * kMaxParts;
+    for (int part = member; part < team.parts(); part += group_size) {
+      *team.remote(part, box + team.part()) = best.key | (best.flag ? 1u : 0u);
+    }
+    team.sync();
+  }
+
+  // The prediction of a row that was number `ahead` of the last read.
+  template <int kRows, class Team>
+  SPECFAST_HD Prediction prediction(Team& team, int64_t, int ahead) const {
+    const uint64_t* box = mailbox + (turn * kRows + ahead) * kMaxParts;
+    uint64_t key = 0;
+    bool has_nan = false;
+    for (int part = 0; part < team.parts(); ++part) {
+      has_nan |= (box[part] & 1) != 0;
+      key = max_of(key, box[part] & ~static_cast<uint64_t>(1));
+    }
+    if (key == 0) return {0, false, has_nan ? kNanLogits : kEmptySupport};
+    return {argmax_id(key), true, has_nan ? kNanLogits : kStatusOk};
+  }
+
+ private:
+  template <class Team>
+  SPECFAST_HD KeyFlag scan_row(const T* row, int64_t thread, int64_t threads) const {
+#if defined(__CUDA_ARCH__)
+    if constexpr (Team::kOnDevice) return scan_vectors(row, vocab_size, thread, threads);
+#endif
+    return scan_elements(row, thread, vocab_size, threads);
+  }
+};
+
+// Row source for predictions made elsewhere.
+struct GivenPredictions {
+  IdView target_predict;
+  int32_t vocab_size;
+
+  template <class Arena>
+  SPECFAST_HD void place(Arena&, int) {}
+
+  template <int kRows, class Team>
+  SPECFAST_HD void read(Team&, int64_t, int) {}
+
+  template <int kRows, class Team>
+  SPECFAST_HD Prediction prediction(Team&, int64_t row, int) const {
+    int64_t token = target_predict[row];
+    if (token < 0 || token >= vocab_size) return {0, false, kBadToken};
+    return {static_cast<int32_t>(token), true, kStatusOk};
+  }
+};
+
+}  // namespace specfast

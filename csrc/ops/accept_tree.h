@@ -1,0 +1,79 @@
+#pragma once
+
+#include "core/accept_request.h"
+
+struct CUstream_st;
+
+namespace specfast {
+
+// Links of a tree, and the row of each node. Children and siblings ascend, which bounds every walk
+// and makes committed rows ascend; a link that does not is malformed and ends the search.
+struct TreeLinks {
+  static constexpr bool kIsChain = false;
+  const int32_t* retrieve_next_token;    // [B, N] first child, -1 = leaf
+  const int32_t* retrieve_next_sibling;  // [B, N] -1 = last
+  const int32_t* retrieve_index;         // [B, N] verify row of the node, or null: base + node
+
+  int32_t* tokens = nullptr;    // scratch [N]
+  int32_t* children = nullptr;  // scratch [N]
+  int32_t* siblings = nullptr;  // scratch [N]
+  int64_t first = 0;            // of this request in the arrays above
+
+  template <class Arena>
+  SPECFAST_HD void place(Arena& arena, const AcceptParams& p) {
+    tokens = arena.template scratch<int32_t>(p.num_nodes);
+    children = arena.template scratch<int32_t>(p.num_nodes);
+    siblings = arena.template scratch<int32_t>(p.num_nodes);
+  }
+  template <class Team>
+  SPECFAST_HD void load(Team& team, const AcceptParams& p, int b) {
+    first = static_cast<int64_t>(b) * p.num_nodes;
+    for (int i = team.rank(); i < p.num_nodes; i += team.size()) {
+      tokens[i] = draft_token(p, b, i);
+      children[i] = retrieve_next_token[first + i];
+      siblings[i] = retrieve_next_sibling[first + i];
+    }
+  }
+
+  SPECFAST_HD Step row(int32_t node, const Window& window) const {
+    if (retrieve_index == nullptr) return {node, kStatusOk};
+    int64_t row = retrieve_index[first + node] - window.base;
+    if (row >= 0 && row < window.verified) return {static_cast<int32_t>(row), kStatusOk};
+    return {node == 0 ? 0 : -1, kBadTree};
+  }
+
+  SPECFAST_HD Step child(int32_t node, int32_t token, const Window& window) const {
+    int32_t num_nodes = window.num_nodes;
+    int32_t status = kStatusOk;
+    int32_t previous = node;
+    int32_t next = children[node];
+    while (next != -1) {
+      if (next <= previous || next >= num_nodes) return {-1, status | kBadTree};
+      if (next >= window.verified) break;
+      if (tokens[next] == token) return {next, status};
+      if (tokens[next] == kNoToken) status |= kBadToken;
+      previous = next;
+      next = siblings[next];
+    }
+    return {-1, status};
+  }
+};
+
+// Accepts, from the root, the child that carries the target's token:
+//
+//   node = root
+//   while some child c < verify_len of node has draft_tokens[c] == argmax(row of node): node = c
+//   outputs: the accepted children's tokens, argmax(row of node); committed rows: root, children
+//
+// at most S rows, then truncates (core/accept_tail.h). Among equal siblings the first one wins.
+struct AcceptTreeParams {
+  AcceptParams accept;
+  TargetRows rows;
+  TreeLinks links;
+};
+
+inline void accept_tree_cpu(const AcceptTreeParams& p) { accept_on_cpu(p.accept, p.rows, p.links); }
+
+void accept_tree_cuda(const AcceptTreeParams& p, CUstream_st* stream);
+
+}  // namespace specfast
