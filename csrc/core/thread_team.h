@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -22,12 +21,14 @@ class ThreadTeam {
   // and expects ThreadSanitizer to find it.
   template <class Body>
   static void run(int parts, int threads, Body body, int dropped_barrier = -1) {
-    auto shared = std::make_shared<Shared>(parts, threads);
+    Shared shared(parts, threads);
     std::vector<std::thread> pool;
     for (int part = 0; part < parts; ++part) {
       for (int rank = 0; rank < threads; ++rank) {
-        pool.emplace_back([=] {
-          ThreadTeam team(shared, part, rank, dropped_barrier);
+        pool.emplace_back([=, &shared] {
+          ThreadTeam team(&shared, part, rank, dropped_barrier);
+          // Without this a short body ends before the next thread starts, and races stay unseen.
+          shared.barrier.wait();
           body(team);
         });
       }
@@ -194,8 +195,8 @@ class ThreadTeam {
     std::vector<std::unique_ptr<PartState>> part_states;
   };
 
-  ThreadTeam(std::shared_ptr<Shared> shared, int part, int rank, int dropped_barrier)
-      : shared_(std::move(shared)), part_(part), rank_(rank), dropped_barrier_(dropped_barrier) {}
+  ThreadTeam(Shared* shared, int part, int rank, int dropped_barrier)
+      : shared_(shared), part_(part), rank_(rank), dropped_barrier_(dropped_barrier) {}
 
   PartState& part_state() { return *shared_->part_states[part_]; }
 
@@ -206,7 +207,7 @@ class ThreadTeam {
   }
   void finish() { part_state().barrier.wait(); }
 
-  std::shared_ptr<Shared> shared_;
+  Shared* shared_;
   int part_;
   int rank_;
   int dropped_barrier_;
