@@ -1,15 +1,25 @@
 # _ops.so on torch's stable ABI. Python says where torch is; find_package(Torch) would insist on a
 # full CUDA toolkit. `-I` sees the environment from inside pip's build isolation.
 find_package(Python COMPONENTS Interpreter REQUIRED)
-set(find_torch "import importlib.util as u, pathlib as p; print(p.Path(u.find_spec('torch').origin).parent)")
-execute_process(COMMAND ${Python_EXECUTABLE} -c "${find_torch}"
-                OUTPUT_VARIABLE SPECFAST_TORCH_DIR OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-if(NOT SPECFAST_TORCH_DIR)
-  execute_process(COMMAND ${Python_EXECUTABLE} -I -c "${find_torch}"
-                  OUTPUT_VARIABLE SPECFAST_TORCH_DIR OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-endif()
-if(NOT SPECFAST_TORCH_DIR)
+set(find_torch "\
+import importlib.metadata, importlib.util, pathlib
+root = pathlib.Path(importlib.util.find_spec('torch').origin).parent
+print(root, importlib.metadata.version('torch').partition('+')[0], sep=';')")
+foreach(isolation "" "-I")
+  if(NOT SPECFAST_TORCH_FOUND)
+    execute_process(COMMAND ${Python_EXECUTABLE} ${isolation} -c "${find_torch}"
+                    OUTPUT_VARIABLE SPECFAST_TORCH_FOUND
+                    OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  endif()
+endforeach()
+if(NOT SPECFAST_TORCH_FOUND)
   message(FATAL_ERROR "specfast needs torch >= 2.10 to build: run `pip install torch` first.")
+endif()
+list(GET SPECFAST_TORCH_FOUND 0 SPECFAST_TORCH_DIR)
+list(GET SPECFAST_TORCH_FOUND 1 torch_version)
+if(torch_version VERSION_LESS 2.10)
+  message(FATAL_ERROR "specfast needs torch >= 2.10 to build, and found ${torch_version}: "
+                      "run `pip install -U torch` first.")
 endif()
 
 file(GLOB SPECFAST_TORCH_SOURCES CONFIGURE_DEPENDS csrc/torch/*.cpp)
