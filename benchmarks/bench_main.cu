@@ -44,6 +44,17 @@ std::vector<std::pair<const Benchmark*, Point>> chosen_points(const Options& opt
   return chosen;
 }
 
+// What decides the rows: where they are written does not belong to it.
+std::string command_line(const Options& options) {
+  std::string command = "specfast_bench";
+  for (size_t i = 0; i < options.ops.size(); ++i) {
+    command += (i == 0 ? " --op " : ",") + options.ops[i];
+  }
+  if (options.quick) command += " --quick";
+  if (options.check_only) command += " --check-only";
+  return command;
+}
+
 void check_against_cpu(Workload& workload) {
   for (int set = 0; set < workload.sets(); ++set) workload.launch(set, nullptr);
   SPECFAST_CUDA_CHECK(cudaDeviceSynchronize());
@@ -80,7 +91,7 @@ void note_floor(const Row& row, Floors& floors) {
   }
 }
 
-int run(const Options& options, const std::string& command) {
+int run(const Options& options) {
   auto points = chosen_points(options);
   if (options.list) {
     for (const auto& [benchmark, point] : points) std::cout << describe(point) << "\n";
@@ -98,7 +109,7 @@ int run(const Options& options, const std::string& command) {
     json.open(options.json_path);
     if (!json) throw UsageError("cannot write " + options.json_path);
   }
-  Environment environment = this_environment(options.commit, command);
+  Environment environment = this_environment(options.commit, command_line(options));
   Floors floors;
   std::vector<Row> rows;
   for (const auto& [benchmark, point] : points) {
@@ -124,9 +135,7 @@ int main(int argc, char** argv) {
       std::cout << bench::kUsage;
       return 0;
     }
-    std::string command = "specfast_bench";
-    for (int i = 1; i < argc; ++i) command += std::string(" ") + argv[i];
-    return bench::run(options, command);
+    return bench::run(options);
   } catch (const bench::UsageError& error) {
     std::cerr << "specfast_bench: " << error.what() << "\n" << bench::kUsage;
     return 2;
