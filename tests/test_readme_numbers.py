@@ -1,0 +1,119 @@
+"""The README's numbers are the committed ones."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SIZES = {
+    ("select_and_build_tree", "", 64): [1, 8, 64, 256],
+    ("accept_tree", "greedy, logits, cold", 64): [1, 8, 64, 256],
+    ("accept_tree", "greedy, logits, warm", 64): [1, 8],
+    ("accept_tree", "greedy, logits, cold", 16): [64],
+    ("accept_chain", "greedy, logits, cold", 8): [1, 8, 64, 256],
+    ("accept_chain", "greedy, logits, warm", 8): [1, 8],
+    ("relocate_kv", "64 buffers x 2048 B", 64): [64],
+    ("relocate_kv", "61 buffers x 1152 B", 64): [64],
+}
+
+
+def update_readme(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts/update_readme"), "--root", str(root), *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def measured_rows() -> list[dict[str, object]]:
+    """A result file of made-up times, all different."""
+    return [
+        {
+            "op": op,
+            "variant": variant,
+            "nodes": nodes,
+            "batch": batch,
+            "us": 3.25 + 17 * number + batch,
+            "floor_us": 1.5 + number,
+            "rows_mean": 2.5 if op.startswith("accept") else 0,
+            "rows_max": 7 if op.startswith("accept") else 0,
+            "card": "NVIDIA H200",
+            "driver": "580",
+            "cuda": "13.0",
+            "commit": "0123456789abcdef",
+            "date": "2026-01-01T00:00:00Z",
+        }
+        for number, ((op, variant, nodes), batches) in enumerate(SIZES.items())
+        for batch in batches
+    ]
+
+
+def write_results(root: Path, folder: str, rows: list[dict[str, object]]) -> None:
+    path = root / "benchmarks/results" / folder / "bench.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The README and the field's figures beside made-up results, brought up to date."""
+    (tmp_path / "benchmarks").mkdir()
+    for name in ("README.md", "benchmarks/field.json"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    write_results(tmp_path, "2026-01-01-h200", measured_rows())
+    assert update_readme(tmp_path).returncode == 0
+    return tmp_path
+
+
+def test_readme_holds_the_committed_numbers() -> None:
+    result = update_readme(ROOT, "--check")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_every_row_shows_its_own_time(checkout: Path) -> None:
+    text = (checkout / "README.md").read_text()
+    accept_tree_64 = next(
+        row
+        for row in measured_rows()
+        if (row["variant"], row["nodes"], row["batch"]) == ("greedy, logits, cold", 64, 64)
+    )
+    line = next(line for line in text.splitlines() if "64-node trees" in line and "| 64 |" in line)
+    assert line.split(" | ")[2:] == ["2.5 / 7", f"**{accept_tree_64['us']:.1f}**", "2.50", "631 |"]
+    assert update_readme(checkout, "--check").returncode == 0
+
+
+def test_an_edited_number_is_found(checkout: Path) -> None:
+    readme = checkout / "README.md"
+    readme.write_text(readme.read_text().replace("**4.25**", "**3.25**"))
+    result = update_readme(checkout, "--check")
+    assert result.returncode == 1
+    assert "**3.25**" in result.stdout
+
+
+def test_newer_results_make_the_readme_stale(checkout: Path) -> None:
+    rows = measured_rows()
+    for row in rows:
+        row["us"] = 9.75
+    write_results(checkout, "2026-02-01-h200", rows)
+    assert update_readme(checkout, "--check").returncode == 1
+    assert update_readme(checkout).returncode == 0
+    assert "2026-02-01-h200" in (checkout / "README.md").read_text()
+
+
+def test_a_missing_row_is_an_error(checkout: Path) -> None:
+    rows = measured_rows()
+    failed = next(row for row in rows if row["op"] == "relocate_kv")
+    failed["error"] = "out_tokens[3]: the kernel wrote 5, the CPU body 7"
+    write_results(checkout, "2026-01-01-h200", rows)
+    result = update_readme(checkout, "--check")
+    assert result.returncode == 2
+    assert "relocate_kv" in result.stderr
+
+
+def test_rows_of_several_runs_are_refused(checkout: Path) -> None:
+    rows = measured_rows()
+    rows[0]["commit"] = "fedcba9876543210"
+    write_results(checkout, "2026-01-01-h200", rows)
+    assert update_readme(checkout, "--check").returncode == 2
