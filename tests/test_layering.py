@@ -43,13 +43,14 @@ IMPORTS = {
     "status": set(),
     "_library": set(),
     "records": {"status"},
-    "reference": {"records", "status"},
-    "ops": {"records", "status"},
+    "kv_layout": set(),
+    "reference": {"kv_layout", "records", "status"},
+    "ops": {"kv_layout", "records", "status"},
     "models": set(),
     "drafters": {"ops", "records", "status"},
-    "engine": {"drafters", "ops", "records", "status"},
+    "engine": {"drafters", "kv_layout", "ops", "records", "status"},
 }
-TORCH_ONLY = {"status", "_library", "records", "reference", "ops"}
+TORCH_ONLY = {"status", "_library", "records", "kv_layout", "reference", "ops"}
 
 
 def sources(*patterns: str) -> Iterator[tuple[str, str]]:
