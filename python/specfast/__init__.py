@@ -1,22 +1,40 @@
 """The accept path of speculative decoding: from draft scores to committed KV."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from specfast import _library
 
 _library.load()
 
-from specfast import ops, reference  # noqa: E402
+from specfast import drafters, ops, reference  # noqa: E402
 from specfast.records import AcceptRecord, FinishRules, TreeRecord  # noqa: E402
 from specfast.status import FinishReason, Status  # noqa: E402
+
+if TYPE_CHECKING:
+    from specfast.engine import Engine, Generation, GenerationParams, RoundOutput
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AcceptRecord",
+    "Engine",
     "FinishReason",
     "FinishRules",
+    "Generation",
+    "GenerationParams",
+    "RoundOutput",
     "Status",
     "TreeRecord",
     "__version__",
+    "drafters",
     "ops",
     "reference",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # The engine imports transformers, which takes seconds; the ops do not need it.
+    if name in __all__:
+        return getattr(import_module("specfast.engine"), name)
+    raise AttributeError(f"module 'specfast' has no attribute {name!r}")

@@ -1,0 +1,276 @@
+"""The engine: admits requests, drafts, verifies, commits."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import torch
+from transformers import PreTrainedModel
+
+from specfast.drafters.base import DraftBatch, Drafter, PlainDecoding
+from specfast.engine.invariants import check_pages, check_round
+from specfast.engine.pool import PagedKvPool, PageTable
+from specfast.engine.requests import Generation, GenerationParams, Request, RoundOutput
+from specfast.engine.target import Target
+from specfast.engine.verifier import Verifier
+from specfast.records import AcceptRecord
+from specfast.status import FinishReason, Status
+
+# Context per batch slot that the default pool has room for.
+_DEFAULT_TOKENS_PER_SLOT = 2048
+
+
+class Engine:
+    """Greedy speculative decoding of several requests at once over a paged KV pool.
+
+    Requests join and leave between rounds. A request joins when the pool has room for the longest
+    it may become, so a running request never waits for pages.
+
+    Parameters
+    ----------
+    target : transformers causal LM
+        Any that :class:`~specfast.engine.target.Target` supports, on its device and in its dtype.
+    drafter : Drafter, optional
+        Without one every round emits one token per request: plain decoding.
+    max_batch_size : int
+        Requests decoded at once.
+    page_size : int
+        Tokens per KV page.
+    num_pages : int, optional
+        Size of the pool. Default: the model's whole context once, and at least 2048 tokens for
+        each of ``max_batch_size`` requests.
+    verify_width : int
+        Rows verified per request and round at most, the anchor included.
+    check_invariants : bool
+        Check the invariants of a round after each one, on the host; a violation raises
+        RuntimeError.
+
+    Notes
+    -----
+    Not here: sampling, prefix sharing between requests, chunked prefill, preemption.
+    """
+
+    def __init__(
+        self,
+        target: PreTrainedModel,
+        drafter: Drafter | None = None,
+        *,
+        max_batch_size: int = 8,
+        page_size: int = 16,
+        num_pages: int | None = None,
+        verify_width: int = 8,
+        check_invariants: bool = True,
+    ) -> None:
+        for name, value in (
+            ("max_batch_size", max_batch_size),
+            ("page_size", page_size),
+            ("num_pages", 1 if num_pages is None else num_pages),
+            ("verify_width", verify_width),
+        ):
+            if value < 1:
+                raise ValueError(f"Engine: expected {name} >= 1, got {value}")
+        self.target = Target(target)
+        self.drafter = drafter or PlainDecoding()
+        self.verify_width = verify_width
+        self.check_invariants = check_invariants
+        limit = self.target.context_length or _DEFAULT_TOKENS_PER_SLOT
+        if num_pages is None:
+            per_slot = min(limit, _DEFAULT_TOKENS_PER_SLOT)
+            num_pages = -(-max(limit, max_batch_size * per_slot) // page_size)
+        self.pool = PagedKvPool(
+            self.target.kv_shapes,
+            num_pages=num_pages,
+            page_size=page_size,
+            dtype=self.target.kv_dtype,
+            device=self.target.device,
+        )
+        self.context_length = min(
+            self.target.context_length or num_pages * page_size, num_pages * page_size
+        )
+        self._page_table = PageTable(
+            max_batch_size,
+            self.pool.pages_for(self.context_length),
+            page_size,
+            self.target.device,
+        )
+        self._verifier = Verifier(self.target, self.pool, self._page_table)
+        self._waiting: deque[Request] = deque()
+        self._running: list[Request] = []
+        self._num_requests = 0
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self._waiting or self._running)
+
+    def add_request(self, prompt_ids: Sequence[int], params: GenerationParams | None = None) -> int:
+        """Queue a prompt and return the request's id.
+
+        Raises
+        ------
+        ValueError
+            An empty prompt, an id outside the vocabulary, or a prompt that leaves the context no
+            room for a new token.
+        """
+        params = params or GenerationParams()
+        prompt = [int(token) for token in prompt_ids]
+        if not prompt:
+            raise ValueError("expected a prompt of at least one token, got none")
+        for token in prompt:
+            if not 0 <= token < self.target.vocab_size:
+                raise ValueError(
+                    f"expected prompt ids in [0, {self.target.vocab_size}), got {token}"
+                )
+        if len(prompt) >= self.context_length:
+            raise ValueError(
+                f"expected a prompt of at most {self.context_length - 1} tokens "
+                f"(the context holds {self.context_length}), got {len(prompt)}"
+            )
+        max_len = min(len(prompt) + params.max_new_tokens, self.context_length)
+        longest = min(max_len + self.verify_width, self.context_length)
+        request = Request(
+            request_id=self._num_requests,
+            params=params,
+            token_ids=prompt,
+            num_prompt_tokens=len(prompt),
+            max_len=max_len,
+            reserved_pages=self.pool.pages_for(longest),
+        )
+        self._num_requests += 1
+        self._waiting.append(request)
+        return request.request_id
+
+    @torch.inference_mode()
+    def step(self) -> list[RoundOutput]:
+        """Prefill the requests that can join, or else run one round of all that are running."""
+        joining = self._admit()
+        if joining:
+            return [self._prefill(request) for request in joining]
+        if not self._running:
+            return []
+        return self._round(list(self._running))
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: GenerationParams | None = None,
+        on_round: Callable[[RoundOutput], None] | None = None,
+    ) -> list[Generation]:
+        """Decode all prompts to their ends; ``on_round`` sees every output as it is decided."""
+        generations = {}
+        for prompt in prompts:
+            request_id = self.add_request(prompt, params)
+            generations[request_id] = Generation(
+                request_id, list(prompt), [], FinishReason.NOT_FINISHED, []
+            )
+        while any(not g.finish_reason for g in generations.values()):
+            for output in self.step():
+                if on_round is not None:
+                    on_round(output)
+                if output.request_id in generations:
+                    generations[output.request_id].append(output)
+        return list(generations.values())
+
+    def _admit(self) -> list[Request]:
+        """Take from the queue, in order, what fits beside the running requests."""
+        joining = []
+        reserved = sum(request.reserved_pages for request in self._running)
+        while self._waiting and self._page_table.has_free_row:
+            reserved += self._waiting[0].reserved_pages
+            if reserved > self.pool.num_pages:
+                break
+            request = self._waiting.popleft()
+            request.slot = self._page_table.take_row()
+            self._running.append(request)
+            joining.append(request)
+        return joining
+
+    def _prefill(self, request: Request) -> RoundOutput:
+        prompt_len = len(request.token_ids)
+        self._allocate(request, prompt_len)
+        record = self._verifier.prefill(request)
+        return self._commit([request], [prompt_len - 1], [1], record)[0]
+
+    def _round(self, requests: list[Request]) -> list[RoundOutput]:
+        draft = self.drafter.propose(requests, self.verify_width)
+        _check_draft(draft, len(requests), self.verify_width)
+        prefix_lens = [request.committed_len for request in requests]
+        verify_lens = [
+            max(1, min(wanted, draft.tokens.shape[1], self.context_length - prefix_len))
+            for wanted, prefix_len in zip(draft.verify_lens, prefix_lens, strict=True)
+        ]
+        for request, prefix_len, rows in zip(requests, prefix_lens, verify_lens, strict=True):
+            self._allocate(request, prefix_len + rows)
+        record = self._verifier.verify(requests, draft, verify_lens)
+        return self._commit(requests, prefix_lens, verify_lens, record)
+
+    def _allocate(self, request: Request, num_tokens: int) -> None:
+        """Let the request's pages reach ``num_tokens`` positions."""
+        missing = self.pool.pages_for(num_tokens) - len(request.pages)
+        if missing > 0:
+            pages = self.pool.allocate(missing)
+            self._page_table.write(request.slot, len(request.pages), pages)
+            request.pages += pages
+
+    def _commit(
+        self,
+        requests: list[Request],
+        prefix_lens: list[int],
+        verify_lens: list[int],
+        record: AcceptRecord,
+    ) -> list[RoundOutput]:
+        outputs = [
+            RoundOutput(
+                request_id=request.request_id,
+                token_ids=tokens[:commit_len],
+                num_accepted=min(num_correct, commit_len),
+                num_proposed=rows - 1,
+                finish_reason=request.finish_reason(reason, tokens[:commit_len]),
+                status=Status(status),
+            )
+            for request, rows, tokens, commit_len, num_correct, reason, status in zip(
+                requests,
+                verify_lens,
+                record.out_tokens.tolist(),
+                record.commit_lens.tolist(),
+                record.num_correct_drafts.tolist(),
+                record.finish_reason.tolist(),
+                record.status.tolist(),
+                strict=True,
+            )
+        ]
+        for request, output, new_len in zip(
+            requests, outputs, record.new_seq_lens.tolist(), strict=True
+        ):
+            request.token_ids += output.token_ids
+            request.committed_len = new_len
+        if self.check_invariants:
+            check_round(requests, prefix_lens, verify_lens, record, self.pool)
+        for request, output in zip(requests, outputs, strict=True):
+            if output.finish_reason:
+                self._finish(request)
+        if self.check_invariants:
+            check_pages(self._running, self.pool)
+        return outputs
+
+    def _finish(self, request: Request) -> None:
+        self.pool.release(request.pages)
+        request.pages = []
+        self._page_table.return_row(request.slot)
+        self._running.remove(request)
+        self.drafter.release(request.request_id)
+
+
+def _check_draft(draft: DraftBatch, batch_size: int, verify_width: int) -> None:
+    if draft.parents is not None:
+        raise RuntimeError("drafter: expected a chain, got a tree, which is not verified yet")
+    shape = tuple(draft.tokens.shape)
+    if len(shape) != 2 or shape[0] != batch_size or not 1 <= shape[1] <= verify_width:
+        raise RuntimeError(
+            f"drafter: expected tokens [{batch_size}, N] with N in [1, {verify_width}], "
+            f"got {list(shape)}"
+        )
+    if len(draft.verify_lens) != batch_size:
+        raise RuntimeError(
+            f"drafter: expected {batch_size} verify_lens, got {len(draft.verify_lens)}"
+        )

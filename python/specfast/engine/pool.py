@@ -1,0 +1,99 @@
+"""The paged KV pool: storage for all layers, pages, and the page table of the running requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class KvShape:
+    """Keys and values of one layer, per token."""
+
+    num_heads: int
+    key_dim: int
+    value_dim: int
+
+
+class PagedKvPool:
+    """KV of all layers in pages of ``page_size`` tokens.
+
+    ``keys[layer]`` is [num_pages * page_size, heads, key_dim] and ``values[layer]`` likewise; a
+    *slot* is an index into their first dimension. Position p of a request lies in slot
+    ``pages[p // page_size] * page_size + p % page_size``.
+
+    The storage is uninitialised: a slot must be written before it is read, and no read goes past
+    what its request has written.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[KvShape],
+        *,
+        num_pages: int,
+        page_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.num_pages = num_pages
+        self.page_size = page_size
+
+        def storage(num_heads: int, head_dim: int) -> Tensor:
+            slots = num_pages * page_size
+            return torch.empty(slots, num_heads, head_dim, dtype=dtype, device=device)
+
+        self.keys = [storage(shape.num_heads, shape.key_dim) for shape in shapes]
+        self.values = [storage(shape.num_heads, shape.value_dim) for shape in shapes]
+        # A stack, lowest page on top: pages that were just returned are reused first.
+        self._free = list(range(num_pages - 1, -1, -1))
+
+    @property
+    def num_free_pages(self) -> int:
+        return len(self._free)
+
+    def pages_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.page_size)
+
+    def allocate(self, count: int) -> list[int]:
+        if count > len(self._free):
+            raise RuntimeError(f"KV pool: expected {count} free pages, got {len(self._free)}")
+        return [self._free.pop() for _ in range(count)]
+
+    def release(self, pages: Sequence[int]) -> None:
+        self._free.extend(reversed(pages))
+
+
+class PageTable:
+    """The pages of every running request, on the device; one row per request."""
+
+    def __init__(
+        self, num_rows: int, pages_per_row: int, page_size: int, device: torch.device
+    ) -> None:
+        self.page_size = page_size
+        self._pages = torch.zeros(num_rows, pages_per_row, dtype=torch.int32, device=device)
+        self._free_rows = list(range(num_rows - 1, -1, -1))
+
+    @property
+    def has_free_row(self) -> bool:
+        return bool(self._free_rows)
+
+    def take_row(self) -> int:
+        return self._free_rows.pop()
+
+    def return_row(self, row: int) -> None:
+        self._free_rows.append(row)
+
+    def write(self, row: int, first: int, pages: Sequence[int]) -> None:
+        """Set entries ``first, first + 1, ...`` of ``row``."""
+        new = torch.tensor(pages, dtype=torch.int32, device=self._pages.device)
+        self._pages[row, first : first + len(pages)] = new
+
+    def slots(self, rows: Sequence[int], positions: Tensor) -> Tensor:
+        """KV slots of ``positions`` int64 [B, K], one row of the table per row; int64 [B, K]."""
+        index = torch.tensor(rows, dtype=torch.int64, device=positions.device)
+        page = torch.div(positions, self.page_size, rounding_mode="floor")
+        pages = self._pages[index[:, None], page].long()
+        return pages * self.page_size + positions % self.page_size

@@ -1,0 +1,114 @@
+"""One forward of the target and what it decides: rows, attention, accept, relocation, record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specfast import ops
+from specfast.drafters.base import DraftBatch
+from specfast.engine.attention import PagedAttention
+from specfast.engine.pool import PagedKvPool, PageTable
+from specfast.engine.requests import Request
+from specfast.engine.rows import RowBatch, lay_out_rows
+from specfast.engine.target import Target
+from specfast.records import AcceptRecord, FinishRules
+
+
+class Verifier:
+    """Runs prefills and verify rounds; each returns its record on the host, in one copy."""
+
+    def __init__(self, target: Target, pool: PagedKvPool, page_table: PageTable) -> None:
+        self._target = target
+        self._pool = pool
+        self._page_table = page_table
+
+    def prefill(self, request: Request) -> AcceptRecord:
+        """Write the KV of the prompt; its last row emits the first token."""
+        rows = self._lay_out([request], [len(request.token_ids)])
+        ids = torch.tensor(request.token_ids, device=self._target.device)
+        positions = torch.arange(len(ids), device=ids.device)
+        attention = PagedAttention(self._pool, rows)
+        logits = self._target.forward(ids, positions, attention, last_only=True)
+        record, packed = _packed_record(1, 1, 1, ids.device)
+        # The last prompt token is the anchor of a round without drafts.
+        ops.accept_chain(
+            ids[None, -1:],
+            rows.verify_lens - 1,
+            target_logits=logits,
+            finish=_finish_rules([request], ids.device),
+            out_cache_loc=rows.out_cache_loc[-1:],
+            out=record,
+        )
+        return _unpacked(packed.cpu(), 1, 1, 1)
+
+    def verify(
+        self, requests: Sequence[Request], draft: DraftBatch, verify_lens: Sequence[int]
+    ) -> AcceptRecord:
+        """Verify the first ``verify_lens[b]`` rows of each draft; KV ends up committed."""
+        rows = self._lay_out(requests, verify_lens)
+        tokens = draft.tokens.clone()
+        tokens[:, 0] = torch.tensor([request.token_ids[-1] for request in requests])
+        tokens = tokens.to(self._target.device)
+        positions = rows.prefix_lens[:, None] + rows.offsets
+        logits = self._target.forward(
+            rows.flatten(self._embeddable(tokens)),
+            rows.flatten(positions).long(),
+            PagedAttention(self._pool, rows),
+        )
+        sizes = (rows.batch_size, tokens.shape[1], rows.num_rows)
+        record, packed = _packed_record(*sizes, tokens.device)
+        # The accepted rows of a chain are the front of the window: no KV moves.
+        ops.accept_chain(
+            tokens,
+            rows.prefix_lens,
+            target_logits=logits,
+            qo_indptr=rows.qo_indptr,
+            verify_lens=rows.verify_lens,
+            finish=_finish_rules(requests, tokens.device),
+            out_cache_loc=rows.out_cache_loc,
+            out=record,
+        )
+        return _unpacked(packed.cpu(), *sizes)
+
+    def _lay_out(self, requests: Sequence[Request], verify_lens: Sequence[int]) -> RowBatch:
+        return lay_out_rows(requests, verify_lens, self._page_table, self._target.device)
+
+    def _embeddable(self, tokens: Tensor) -> Tensor:
+        """Any legal id where a draft has none: accept rejects it, the embedding must survive it."""
+        legal = (tokens >= 0) & (tokens < self._target.vocab_size)
+        return torch.where(legal, tokens, 0)
+
+
+def _finish_rules(requests: Sequence[Request], device: torch.device) -> FinishRules:
+    """The op has one EOS list for the batch; requests may differ, so each brings its own ids."""
+    lengths = [[r.tokens_left for r in requests], [r.min_tokens_left for r in requests]]
+    max_left, min_left = torch.tensor(lengths, dtype=torch.int32, device=device)
+    most = max(len(request.end_token_ids) for request in requests)
+    padded = [[*r.end_token_ids, *[-1] * (most - len(r.end_token_ids))] for r in requests]
+    stop = torch.tensor(padded, dtype=torch.int32, device=device) if most > 0 else None
+    return FinishRules(stop_token_ids=stop, max_tokens_left=max_left, min_tokens_left=min_left)
+
+
+def _packed_record(
+    batch_size: int, width: int, num_rows: int, device: torch.device
+) -> tuple[AcceptRecord, Tensor]:
+    """A record and the one tensor that holds all of it."""
+    elements = batch_size * (8 + 4 * width) + num_rows
+    packed = torch.empty(elements, dtype=torch.int32, device=device)
+    return _unpacked(packed, batch_size, width, num_rows), packed
+
+
+def _unpacked(packed: Tensor, batch_size: int, width: int, num_rows: int) -> AcceptRecord:
+    per_step = batch_size * width
+    requests, steps, predict, slots = torch.split(
+        packed, [8 * batch_size, 3 * per_step, num_rows, per_step]
+    )
+    return AcceptRecord(
+        per_request=requests.view(8, batch_size),
+        per_step=steps.view(3, batch_size, width),
+        predict=predict,
+        slots=slots.view(batch_size, width),
+    )

@@ -1,0 +1,73 @@
+"""Drafters that know the target's text, and drafters that misbehave."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from engine.models import VOCAB
+from specfast.drafters import DraftBatch, DraftRequest
+
+
+class OracleDrafter:
+    """Drafts the true continuation up to a depth that varies from round to round.
+
+    As a tree every true node stands behind a wrong sibling that has a wrong child of its own, so
+    that each accepted row has to move.
+    """
+
+    def __init__(self, texts: Sequence[Sequence[int]], tree: bool = False, seed: int = 0) -> None:
+        self._texts = [list(text) for text in texts]
+        self._tree = tree
+        self._random = random.Random(seed)
+        self.released: list[int] = []
+
+    def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
+        drafts, parents = [], []
+        for request in requests:
+            rows = self._random.randint(0, verify_width - 1)
+            path = self._path(request, self._random.randint(0, rows))
+            tokens, above = self._bushy(path, rows) if self._tree else (self._long(path, rows), [])
+            drafts.append(tokens)
+            parents.append(above)
+        return DraftBatch.from_lists(requests, drafts, parents if self._tree else None)
+
+    def release(self, request_id: int) -> None:
+        self.released.append(request_id)
+
+    def _path(self, request: DraftRequest, length: int) -> list[int]:
+        done = len(request.token_ids)
+        (text,) = {tuple(t) for t in self._texts if t[:done] == request.token_ids}
+        return list(text[done : done + length])
+
+    @staticmethod
+    def _long(path: list[int], rows: int) -> list[int]:
+        """The true path and wrong tokens after it."""
+        return [*path, *[(path[-1] + 1) % VOCAB if path else 0] * (rows - len(path))]
+
+    @staticmethod
+    def _bushy(path: list[int], rows: int) -> tuple[list[int], list[int]]:
+        tokens: list[int] = []
+        parents: list[int] = []
+        above = 0
+        for token in path:
+            wrong = len(tokens) + 1
+            tokens += [(token + 1) % VOCAB, (token + 2) % VOCAB, token]
+            parents += [above, wrong, above]
+            above = wrong + 2
+        return tokens[:rows], parents[:rows]
+
+
+class FixedDrafter:
+    """Gives the same drafts to every request in every round."""
+
+    def __init__(self, tokens: list[int], parents: list[int] | None = None) -> None:
+        self.tokens = tokens
+        self.parents = parents
+
+    def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
+        parents = None if self.parents is None else [self.parents] * len(requests)
+        return DraftBatch.from_lists(requests, [self.tokens] * len(requests), parents)
+
+    def release(self, request_id: int) -> None:
+        pass

@@ -1,0 +1,301 @@
+"""Speculative output is plain greedy output, whatever is drafted and however it is stored."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+import specfast
+from engine.drafters import FixedDrafter, OracleDrafter
+from engine.models import CONTEXT, VOCAB, plain_greedy, random_prompt, tiny_model
+from specfast import FinishReason, Status
+from specfast.drafters import Drafter, NgramDrafter
+from specfast.engine import Engine, Generation, GenerationParams
+
+PROMPTS = [random_prompt(length, seed=length) for length in (5, 17, 31)]
+NUM_TOKENS = 40
+
+
+@lru_cache
+def continuation(prompt: tuple[int, ...], num_tokens: int, architecture: str) -> list[int]:
+    return plain_greedy(tiny_model(architecture), list(prompt), num_tokens)
+
+
+def expected(prompt: list[int], architecture: str = "llama") -> list[int]:
+    return continuation(tuple(prompt), NUM_TOKENS, architecture)
+
+
+def oracle(prompts: list[list[int]], tree: bool = False, architecture: str = "llama") -> Drafter:
+    texts = [prompt + expected(prompt, architecture) for prompt in prompts]
+    return OracleDrafter(texts, tree=tree)
+
+
+def check_rounds(generation: Generation) -> None:
+    """What every run must show, whoever drafted."""
+    first, *rounds = generation.rounds
+    assert (first.num_proposed, first.num_accepted, len(first.token_ids)) == (0, 0, 1)
+    for output in generation.rounds:
+        assert output.num_accepted <= output.num_proposed
+        assert len(output.token_ids) - output.num_accepted in (0, 1)
+    for output in generation.rounds[:-1]:
+        assert output.finish_reason is FinishReason.NOT_FINISHED
+        assert len(output.token_ids) == output.num_accepted + 1
+    assert generation.rounds[-1].finish_reason == generation.finish_reason
+    emitted = [token for output in generation.rounds for token in output.token_ids]
+    assert emitted == generation.token_ids
+    assert all(output.num_proposed < 8 for output in rounds)
+
+
+def check_all_returned(engine: Engine) -> None:
+    assert engine.pool.num_free_pages == engine.pool.num_pages
+    assert not engine.has_unfinished
+
+
+@pytest.mark.parametrize("page_size", [1, 16, 64])
+@pytest.mark.parametrize("tree", [False], ids=["chain"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "deepseek_v3"])
+def test_output_equals_plain_decoding(
+    architecture: str, tree: bool, page_size: int, device: str
+) -> None:
+    model = tiny_model(architecture).to(device)
+    drafter = oracle(PROMPTS, tree, architecture)
+    engine = Engine(model, drafter, page_size=page_size)
+    generations = engine.generate(PROMPTS, GenerationParams(max_new_tokens=NUM_TOKENS))
+    for prompt, generation in zip(PROMPTS, generations, strict=True):
+        assert generation.prompt_ids == prompt
+        assert generation.token_ids == expected(prompt, architecture)
+        assert generation.finish_reason is FinishReason.LENGTH
+        check_rounds(generation)
+        # Several rounds go on after one that accepted, or moved, rows.
+        assert sum(output.num_accepted > 1 for output in generation.rounds) >= 3
+        assert len(generation.rounds) < NUM_TOKENS
+        assert all(output.status == Status.OK for output in generation.rounds)
+    check_all_returned(engine)
+
+
+def test_without_a_drafter_every_round_emits_one_token(device: str) -> None:
+    engine = Engine(tiny_model().to(device))
+    generations = engine.generate(PROMPTS, GenerationParams(max_new_tokens=NUM_TOKENS))
+    for prompt, generation in zip(PROMPTS, generations, strict=True):
+        assert generation.token_ids == expected(prompt)
+        assert [len(output.token_ids) for output in generation.rounds] == [1] * NUM_TOKENS
+        check_rounds(generation)
+
+
+@pytest.mark.parametrize("tree", [False], ids=["chain"])
+def test_ngram_drafts_are_accepted_and_change_nothing(tree: bool, device: str) -> None:
+    model = tiny_model("olmo2").to(device)
+    prompt = random_prompt(10, seed=1)
+    plain = continuation(tuple(prompt), 80, "olmo2")
+    engine = Engine(model, NgramDrafter(tree=tree))
+    (generation,) = engine.generate([prompt], GenerationParams(max_new_tokens=80))
+    assert generation.token_ids == plain
+    check_rounds(generation)
+    # This model soon repeats itself, which is what the drafter lives on.
+    assert len(generation.rounds) < 45
+
+
+@pytest.mark.parametrize("verify_width", [1, 2, 3])
+@pytest.mark.parametrize("tree", [False], ids=["chain"])
+def test_narrow_windows(verify_width: int, tree: bool) -> None:
+    engine = Engine(tiny_model(), oracle(PROMPTS, tree), verify_width=verify_width)
+    generations = engine.generate(PROMPTS, GenerationParams(max_new_tokens=NUM_TOKENS))
+    for prompt, generation in zip(PROMPTS, generations, strict=True):
+        assert generation.token_ids == expected(prompt)
+        assert all(output.num_proposed < verify_width for output in generation.rounds)
+
+
+@pytest.mark.parametrize("tree", [False], ids=["chain"])
+def test_requests_join_and_leave_between_rounds(tree: bool) -> None:
+    prompts = [random_prompt(length, seed=length) for length in (3, 9, 14, 20, 26, 33)]
+    limits = [1, 25, 8, 40, 2, 13]
+    drafter = OracleDrafter([prompt + expected(prompt) for prompt in prompts], tree)
+    engine = Engine(tiny_model(), drafter, max_batch_size=2)
+    emitted: dict[int, list[int]] = {}
+    running: set[int] = set()
+    pending = list(zip(prompts, limits, strict=True))
+    order = []
+    while pending or engine.has_unfinished:
+        # A new request arrives at every step.
+        if pending:
+            prompt, limit = pending.pop(0)
+            order.append(engine.add_request(prompt, GenerationParams(max_new_tokens=limit)))
+        for output in engine.step():
+            emitted.setdefault(output.request_id, []).extend(output.token_ids)
+            running.add(output.request_id)
+            if output.finish_reason:
+                running.remove(output.request_id)
+        assert len(running) <= 2
+    for request_id, prompt, limit in zip(order, prompts, limits, strict=True):
+        assert emitted[request_id] == expected(prompt)[:limit]
+    assert sorted(drafter.released) == order
+    check_all_returned(engine)
+
+
+@pytest.mark.parametrize("tree", [False], ids=["chain"])
+@pytest.mark.parametrize("end_at", [1, 4, 11])
+def test_an_end_inside_an_accepted_block_cuts_it(end_at: int, tree: bool) -> None:
+    prompt = PROMPTS[0]
+    text = expected(prompt)
+    end = text.index(text[end_at])
+    for params, reason in (
+        (GenerationParams(eos_token_ids=(VOCAB - 1, text[end])), FinishReason.EOS),
+        (GenerationParams(stop_token_ids=(text[end],)), FinishReason.STOP),
+        (GenerationParams(max_new_tokens=end + 1), FinishReason.LENGTH),
+    ):
+        engine = Engine(tiny_model(), FullOracle(prompt, tree))
+        (generation,) = engine.generate([prompt], params)
+        assert generation.token_ids == text[: end + 1]
+        assert generation.finish_reason is reason
+        check_rounds(generation)
+        check_all_returned(engine)
+
+
+class FullOracle(OracleDrafter):
+    """Always drafts as much of the true text as fits."""
+
+    def __init__(self, prompt: list[int], tree: bool) -> None:
+        super().__init__([prompt + expected(prompt)], tree)
+        self._random.randint = lambda low, high: high  # type: ignore[method-assign]
+
+
+def test_ends_that_do_not_count_are_passed_over() -> None:
+    prompt = PROMPTS[1]
+    text = expected(prompt)
+    first_end = text.index(text[5])
+    params = [
+        GenerationParams(max_new_tokens=20, eos_token_ids=(text[5],), ignore_eos=True),
+        GenerationParams(max_new_tokens=20, eos_token_ids=(text[5],), min_new_tokens=20),
+        GenerationParams(max_new_tokens=20, eos_token_ids=(text[5],)),
+    ]
+    # One batch, three opinions about where it ends.
+    engine = Engine(tiny_model(), FullOracle(prompt, tree=False))
+    ids = [engine.add_request(prompt, p) for p in params]
+    emitted: dict[int, list[int]] = {i: [] for i in ids}
+    reasons = {}
+    while engine.has_unfinished:
+        for output in engine.step():
+            emitted[output.request_id] += output.token_ids
+            reasons[output.request_id] = output.finish_reason
+    assert emitted == {ids[0]: text[:20], ids[1]: text[:20], ids[2]: text[: first_end + 1]}
+    assert reasons[ids[0]] is FinishReason.LENGTH
+    # The twentieth token ends the second request as EOS only if it is that id.
+    assert reasons[ids[1]] is (FinishReason.EOS if text[19] == text[5] else FinishReason.LENGTH)
+    assert reasons[ids[2]] is FinishReason.EOS
+
+
+@pytest.mark.parametrize("tree", [False], ids=["chain"])
+@pytest.mark.parametrize("prompt_len", [CONTEXT - 9, CONTEXT - 2, CONTEXT - 1])
+def test_the_context_ends_a_request(prompt_len: int, tree: bool) -> None:
+    model = tiny_model()
+    prompt = random_prompt(prompt_len, seed=1)
+    room = CONTEXT - prompt_len
+    parents = [0, 1, 2, 3, 4, 5, 6] if tree else None
+    text = plain_greedy(model, prompt, room)
+    # Right and wrong drafts alike would run past the end.
+    for drafts in (text[1:], [0] * 7):
+        tokens = (drafts + [0] * 7)[:7]
+        engine = Engine(model, FixedDrafter(tokens, parents), page_size=16)
+        (generation,) = engine.generate([prompt], GenerationParams(max_new_tokens=100))
+        assert generation.token_ids == text
+        assert generation.finish_reason is FinishReason.LENGTH
+        check_all_returned(engine)
+
+
+def test_a_small_pool_is_a_small_context_and_makes_requests_wait() -> None:
+    # Four pages of 16: one request that may grow to 64 positions, or two of 32.
+    engine = Engine(tiny_model(), oracle(PROMPTS), num_pages=4)
+    assert engine.context_length == 64
+    with pytest.raises(ValueError, match=r"at most 63 tokens \(the context holds 64\), got 64"):
+        engine.add_request(random_prompt(64, seed=0))
+    generations = engine.generate(PROMPTS, GenerationParams(max_new_tokens=NUM_TOKENS))
+    for prompt, generation in zip(PROMPTS, generations, strict=True):
+        assert generation.token_ids == expected(prompt)[: 64 - len(prompt)]
+    check_all_returned(engine)
+
+
+def test_pages_return_after_many_random_rounds() -> None:
+    engine = Engine(tiny_model(), NgramDrafter(), page_size=3, max_batch_size=4)
+    for seed in range(5):
+        prompts = [random_prompt(1 + (7 * seed + 5 * i) % 23, seed=i) for i in range(6)]
+        engine.generate(prompts, GenerationParams(max_new_tokens=1 + 4 * seed))
+        check_all_returned(engine)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "parents", "status"),
+    [
+        ([-1, -1, 5], None, Status.BAD_TOKEN),
+        ([VOCAB, 2**31 - 1], None, Status.BAD_TOKEN),
+    ],
+)
+def test_bad_drafts_are_flagged_and_change_nothing(
+    tokens: list[int], parents: list[int] | None, status: Status, device: str
+) -> None:
+    engine = Engine(tiny_model().to(device), FixedDrafter(tokens, parents))
+    generations = engine.generate(PROMPTS, GenerationParams(max_new_tokens=12))
+    for prompt, generation in zip(PROMPTS, generations, strict=True):
+        assert generation.token_ids == expected(prompt)[:12]
+        assert all(output.status == status for output in generation.rounds[1:])
+
+
+def test_a_drafter_that_breaks_its_contract_is_named() -> None:
+    engine = Engine(tiny_model(), FixedDrafter([1, 2, 3]), verify_width=3)
+    engine.add_request(PROMPTS[0])
+    engine.step()
+    with pytest.raises(RuntimeError, match=r"drafter: expected tokens \[1, N\] with N in \[1, 3\]"):
+        engine.step()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reason"),
+    [
+        ([], "at least one token"),
+        ([0, VOCAB], rf"prompt ids in \[0, {VOCAB}\), got {VOCAB}"),
+        ([-1], "got -1"),
+        ([0] * CONTEXT, rf"at most {CONTEXT - 1} tokens .*, got {CONTEXT}"),
+    ],
+)
+def test_bad_prompts_are_refused_in_one_sentence(prompt: list[int], reason: str) -> None:
+    engine = Engine(tiny_model())
+    with pytest.raises(ValueError, match=reason):
+        engine.add_request(prompt)
+    assert not engine.has_unfinished
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"max_new_tokens": 0},
+        {"min_new_tokens": -1},
+        {"min_new_tokens": 9, "max_new_tokens": 8},
+        {"eos_token_ids": (-1,)},
+        {"stop_token_ids": (-2,)},
+    ],
+)
+def test_bad_params_are_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        GenerationParams(**bad)  # type: ignore[arg-type]
+
+
+def test_bad_sizes_are_refused() -> None:
+    for name in ("max_batch_size", "page_size", "num_pages", "verify_width"):
+        with pytest.raises(ValueError, match=f"expected {name} >= 1, got 0"):
+            Engine(tiny_model(), **{name: 0})
+
+
+def test_on_round_sees_everything_in_order() -> None:
+    seen: dict[int, list[int]] = {}
+    engine = Engine(tiny_model(), oracle(PROMPTS))
+    generations = engine.generate(
+        PROMPTS,
+        GenerationParams(max_new_tokens=9),
+        on_round=lambda output: seen.setdefault(output.request_id, []).extend(output.token_ids),
+    )
+    assert seen == {g.request_id: g.token_ids for g in generations}
+
+
+def test_public_names_are_imported_on_demand() -> None:
+    assert specfast.Engine is Engine
+    assert specfast.GenerationParams is GenerationParams
+    assert specfast.drafters.NgramDrafter is NgramDrafter
