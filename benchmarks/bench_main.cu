@@ -1,10 +1,14 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <fstream>
+#include <future>
 #include <iostream>
+#include <thread>
 
+#include "core/types.h"
 #include "environment.h"
 #include "graph_timer.cuh"
 #include "options.h"
@@ -55,10 +59,19 @@ std::string command_line(const Options& options) {
   return command;
 }
 
+// Input sets are independent of each other, so the CPU bodies run on all cores.
 void check_against_cpu(Workload& workload) {
   for (int set = 0; set < workload.sets(); ++set) workload.launch(set, nullptr);
   SPECFAST_CUDA_CHECK(cudaDeviceSynchronize());
-  for (int set = 0; set < workload.sets(); ++set) workload.check(set);
+  std::atomic<int> next{0};
+  auto check_sets = [&] {
+    for (int set = next++; set < workload.sets(); set = next++) workload.check(set);
+  };
+  std::vector<std::future<void>> workers;
+  for (unsigned i = 0; i < max_of(1u, std::thread::hardware_concurrency()); ++i) {
+    workers.push_back(std::async(std::launch::async, check_sets));
+  }
+  for (std::future<void>& worker : workers) worker.get();
 }
 
 Row run_point(const Benchmark& benchmark, const Point& point, const Options& options) {
@@ -78,7 +91,6 @@ Row run_point(const Benchmark& benchmark, const Point& point, const Options& opt
     }
   } catch (const Error& error) {
     row.error = error.what();
-    std::cerr << "specfast_bench: " << describe(point) << ": " << row.error << "\n";
   }
   return row;
 }
@@ -111,16 +123,15 @@ int run(const Options& options) {
   }
   Environment environment = this_environment(options.commit, command_line(options));
   Floors floors;
-  std::vector<Row> rows;
+  bool failed = false;
+  print_heading(stdout, environment);
   for (const auto& [benchmark, point] : points) {
     Row row = run_point(*benchmark, point, options);
     note_floor(row, floors);
     if (json.is_open()) json << json_line(row, floors, environment) << std::endl;
-    rows.push_back(std::move(row));
+    print_row(stdout, row, floors);
+    failed |= !row.error.empty();
   }
-  print_table(stdout, rows, floors, environment);
-  bool failed =
-      std::any_of(rows.begin(), rows.end(), [](const Row& row) { return !row.error.empty(); });
   return failed ? 1 : 0;
 }
 

@@ -94,31 +94,32 @@ std::string json_line(const Row& row, const Floors& floors, const Environment& e
   return out.text();
 }
 
-void print_table(std::FILE* out, const std::vector<Row>& rows, const Floors& floors,
-                 const Environment& environment) {
+void print_heading(std::FILE* out, const Environment& environment) {
   std::fprintf(out, "%s, driver %s, CUDA %s, commit %s, %s\n", environment.card.c_str(),
                environment.driver.c_str(), environment.cuda.c_str(), environment.commit.c_str(),
                environment.date.c_str());
-  std::fprintf(out, "%-22s %-30s %4s %3s %9s %8s %8s %8s %6s %5s %2s %7s %6s\n", "op", "variant",
+  std::fprintf(out, "%-22s %-26s %4s %3s %9s %8s %8s %8s %6s %5s %2s %7s %6s\n", "op", "variant",
                "B", "n", "rows/max", "us", "p10", "p90", "GB/s", "%copy", "L", "floor", "aim");
-  for (const Row& row : rows) {
-    const Point& point = row.point;
-    std::fprintf(out, "%-22s %-30s %4s %3s ", point.op.c_str(), point.variant.c_str(),
-                 cell("%.0f", point.batch).c_str(), cell("%.0f", point.nodes).c_str());
-    if (!row.error.empty()) {
-      std::fprintf(out, "FAILED: %s\n", row.error.c_str());
-      continue;
-    }
-    std::string visited = row.traffic.rows_mean > 0
-                              ? format("%.2f/%.0f", row.traffic.rows_mean, row.traffic.rows_max)
-                              : "-";
-    double percent = floors.copy_gbps > 0 ? 100 * row.gbps() / floors.copy_gbps : 0;
-    std::fprintf(out, "%9s %8.2f %8.2f %8.2f %6s %5s %2d %7s %6s\n", visited.c_str(),
-                 row.timing.median, row.timing.p10, row.timing.p90,
-                 cell("%.0f", row.gbps()).c_str(), cell("%.0f", percent).c_str(),
-                 row.launches_per_call, cell("%.2f", row.floor_us(floors)).c_str(),
-                 cell("%.0f", point.aim_us).c_str());
+}
+
+void print_row(std::FILE* out, const Row& row, const Floors& floors) {
+  const Point& point = row.point;
+  std::fprintf(out, "%-22s %-26s %4s %3s ", point.op.c_str(), point.variant.c_str(),
+               cell("%.0f", point.batch).c_str(), cell("%.0f", point.nodes).c_str());
+  if (!row.error.empty()) {
+    std::fprintf(out, "FAILED: %s\n", row.error.c_str());
+    return;
   }
+  std::string visited = row.traffic.rows_mean > 0
+                            ? format("%.2f/%.0f", row.traffic.rows_mean, row.traffic.rows_max)
+                            : "-";
+  double percent = floors.copy_gbps > 0 ? 100 * row.gbps() / floors.copy_gbps : 0;
+  std::fprintf(out, "%9s %8s %8s %8s %6s %5s %2d %7s %6s\n", visited.c_str(),
+               cell("%.2f", row.timing.median).c_str(), cell("%.2f", row.timing.p10).c_str(),
+               cell("%.2f", row.timing.p90).c_str(), cell("%.0f", row.gbps()).c_str(),
+               cell("%.0f", percent).c_str(), row.launches_per_call,
+               cell("%.2f", row.floor_us(floors)).c_str(), cell("%.0f", point.aim_us).c_str());
+  std::fflush(out);
 }
 
 }  // namespace specfast::bench

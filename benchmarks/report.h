@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <string>
-#include <vector>
 
 #include "environment.h"
 #include "graph_timer.cuh"
@@ -35,7 +34,8 @@ struct Row {
 
 std::string describe(const Point& point);
 std::string json_line(const Row& row, const Floors& floors, const Environment& environment);
-void print_table(std::FILE* out, const std::vector<Row>& rows, const Floors& floors,
-                 const Environment& environment);
+// The readable table, line by line as rows are measured.
+void print_heading(std::FILE* out, const Environment& environment);
+void print_row(std::FILE* out, const Row& row, const Floors& floors);
 
 }  // namespace specfast::bench
