@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <vector>
 
 #include "core/error.h"
@@ -7,7 +8,8 @@
 namespace specfast::bench {
 namespace {
 
-constexpr int kWarmupReplays = 5;
+// An idle card needs this long to reach its clocks.
+constexpr std::chrono::milliseconds kWarmup{50};
 
 double quantile(const std::vector<double>& sorted, double q) {
   return sorted[static_cast<size_t>(q * static_cast<double>(sorted.size() - 1) + 0.5)];
@@ -37,16 +39,22 @@ Timing time_in_graph(const std::function<void(int call, cudaStream_t)>& enqueue,
   SPECFAST_CUDA_CHECK(cudaEventCreate(&end));
   cudaGraphExec_t graph = capture(enqueue, calls, stream);
 
-  std::vector<double> micros;
-  for (int replay = -kWarmupReplays; replay < replays; ++replay) {
+  auto replay_once = [&] {
     SPECFAST_CUDA_CHECK(cudaEventRecord(begin, stream));
     SPECFAST_CUDA_CHECK(cudaGraphLaunch(graph, stream));
     SPECFAST_CUDA_CHECK(cudaEventRecord(end, stream));
     SPECFAST_CUDA_CHECK(cudaEventSynchronize(end));
     float milliseconds = 0;
     SPECFAST_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin, end));
-    if (replay >= 0) micros.push_back(1e3 * milliseconds / calls);
-  }
+    return 1e3 * milliseconds / calls;
+  };
+  auto warm_at = std::chrono::steady_clock::now() + kWarmup;
+  do {
+    replay_once();
+  } while (std::chrono::steady_clock::now() < warm_at);
+  std::vector<double> micros;
+  for (int replay = 0; replay < replays; ++replay) micros.push_back(replay_once());
+
   SPECFAST_CUDA_CHECK(cudaGraphExecDestroy(graph));
   SPECFAST_CUDA_CHECK(cudaEventDestroy(begin));
   SPECFAST_CUDA_CHECK(cudaEventDestroy(end));
