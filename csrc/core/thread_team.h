@@ -51,27 +51,19 @@ class ThreadTeam {
 
   template <class T>
   T* scratch(int n) {
-    size_t index = next_scratch_++;
-    PartState& state = part_state();
-    std::lock_guard<std::mutex> lock(state.mutex);
-    if (index == state.blocks.size()) {
-      state.blocks.push_back(std::make_unique<std::vector<char>>(sizeof(T) * n + 16));
-    }
-    scratch_indices_.push_back(index);
-    char* data = state.blocks[index]->data();
-    my_pointers_.push_back(data);
-    return reinterpret_cast<T*>(data);
+    char* mine = shared_->block(scratch_.size(), sizeof(T) * static_cast<size_t>(n), part_);
+    scratch_.push_back(mine);
+    return reinterpret_cast<T*>(mine);
   }
 
+  // Takes no lock: a lock would order the very accesses whose order is under test.
   template <class T>
   T* remote(int part, T* pointer) {
     const char* address = reinterpret_cast<const char*>(pointer);
-    for (size_t i = 0; i < my_pointers_.size(); ++i) {
-      PartState& mine = part_state();
-      size_t bytes = mine.block_bytes(scratch_indices_[i]);
-      if (address >= my_pointers_[i] && address < my_pointers_[i] + bytes) {
-        PartState& other = *shared_->part_states[part];
-        return reinterpret_cast<T*>(other.block(scratch_indices_[i]) + (address - my_pointers_[i]));
+    for (size_t i = 0; i < scratch_.size(); ++i) {
+      std::vector<std::vector<char>>& copies = *shared_->blocks[i];
+      if (address >= scratch_[i] && address < scratch_[i] + copies[part_].size()) {
+        return reinterpret_cast<T*>(copies[part].data() + (address - scratch_[i]));
       }
     }
     return nullptr;
@@ -170,28 +162,31 @@ class ThreadTeam {
 
   struct PartState {
     explicit PartState(int threads) : barrier(threads), slots(threads) {}
-    char* block(size_t index) {
-      std::lock_guard<std::mutex> lock(mutex);
-      return blocks[index]->data();
-    }
-    size_t block_bytes(size_t index) {
-      std::lock_guard<std::mutex> lock(mutex);
-      return blocks[index]->size();
-    }
     Barrier barrier;
     std::vector<Slot> slots;
-    std::mutex mutex;
-    std::vector<std::unique_ptr<std::vector<char>>> blocks;
   };
+
+  static constexpr size_t kMaxScratchBlocks = 64;
 
   struct Shared {
     Shared(int parts_, int threads_)
-        : parts(parts_), threads(threads_), barrier(parts_ * threads_) {
+        : parts(parts_), threads(threads_), barrier(parts_ * threads_), blocks(kMaxScratchBlocks) {
       for (int i = 0; i < parts; ++i) part_states.push_back(std::make_unique<PartState>(threads));
+    }
+    // Scratch block number `index` of a part. The first to ask allocates every part's copy.
+    char* block(size_t index, size_t bytes, int part) {
+      std::lock_guard<std::mutex> lock(mutex);
+      if (blocks.at(index) == nullptr) {
+        std::vector<std::vector<char>> copies(parts, std::vector<char>(bytes));
+        blocks[index] = std::make_unique<std::vector<std::vector<char>>>(std::move(copies));
+      }
+      return (*blocks[index])[part].data();
     }
     int parts;
     int threads;
     Barrier barrier;
+    std::mutex mutex;
+    std::vector<std::unique_ptr<std::vector<std::vector<char>>>> blocks;
     std::vector<std::unique_ptr<PartState>> part_states;
   };
 
@@ -212,9 +207,7 @@ class ThreadTeam {
   int rank_;
   int dropped_barrier_;
   int calls_ = 0;
-  size_t next_scratch_ = 0;
-  std::vector<size_t> scratch_indices_;
-  std::vector<char*> my_pointers_;
+  std::vector<char*> scratch_;
 };
 
 }  // namespace specfast
