@@ -1,6 +1,6 @@
 #pragma once
 
-#include <condition_variable>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -137,27 +137,27 @@ class ThreadTeam {
     int value;
   };
 
+  // Spins on a counter instead of sleeping on a mutex: a thread that wakes late would lock the
+  // mutex after the others' next arrival, and so be ordered after accesses it never waited for.
   class Barrier {
    public:
     explicit Barrier(int count) : count_(count) {}
     void wait() {
-      std::unique_lock<std::mutex> lock(mutex_);
-      int64_t generation = generation_;
-      if (++arrived_ == count_) {
-        arrived_ = 0;
-        ++generation_;
-        all_arrived_.notify_all();
+      int64_t generation = generation_.load(std::memory_order_acquire);
+      if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == count_) {
+        arrived_.store(0, std::memory_order_relaxed);
+        generation_.store(generation + 1, std::memory_order_release);
       } else {
-        all_arrived_.wait(lock, [&] { return generation != generation_; });
+        while (generation_.load(std::memory_order_acquire) == generation) {
+          std::this_thread::yield();
+        }
       }
     }
 
    private:
-    std::mutex mutex_;
-    std::condition_variable all_arrived_;
     int count_;
-    int arrived_ = 0;
-    int64_t generation_ = 0;
+    std::atomic<int> arrived_{0};
+    std::atomic<int64_t> generation_{0};
   };
 
   struct PartState {
