@@ -50,7 +50,8 @@ class Workload {
   virtual int sets() const = 0;
   // Enqueues one call on input set `set`; capturable.
   virtual void launch(int set, CUstream_st* stream) = 0;
-  // After exactly one launch on every set: compares with the CPU body, throws Mismatch.
+  // After exactly one launch on every set: compares with the CPU body, throws Mismatch. Several
+  // threads check different sets at once.
   virtual void check(int set) = 0;
   virtual Traffic traffic() const = 0;
   virtual int launches_per_call() const { return 1; }
