@@ -63,6 +63,15 @@ class BlockTeam {
     int* values = all_warps(__reduce_add_sync(~0u, value));
     return __reduce_add_sync(~0u, lane() < warps() ? values[lane()] : 0);
   }
+  __device__ int64_t sum(int64_t value) {
+    __shared__ int64_t warp_sums[2][32];
+    turn_ ^= 1;
+    value = warp_sum(value);
+    if (lane() == 0) warp_sums[turn_][warp()] = value;
+    __syncthreads();
+    return warp_sum(lane() < warps() ? warp_sums[turn_][lane()] : 0);
+  }
+  __device__ int count(bool value) { return __syncthreads_count(value); }
   __device__ bool any(bool value) { return __syncthreads_or(value) != 0; }
   __device__ int exclusive_scan(int value, int* total) {
     int inclusive = warp_inclusive_scan(value);
@@ -98,6 +107,10 @@ class BlockTeam {
     }
     return key;
   }
+  __device__ static int64_t warp_sum(int64_t value) {
+    for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
+    return value;
+  }
   __device__ int* all_warps(int value) {
     __shared__ int values[2][32];
     turn_ ^= 1;
@@ -115,6 +128,15 @@ class BlockTeam {
 
   unsigned used_bytes_ = 0;
   int turn_ = 0;
+};
+
+// CTAs that share a request, one part per blockIdx.y, and never wait for each other: for bodies
+// that compute the same in every part and divide only what they write.
+class SplitTeam : public BlockTeam {
+ public:
+  __device__ int part() const { return blockIdx.y; }
+  __device__ int parts() const { return gridDim.y; }
+  void sync() = delete;
 };
 
 // The CTAs of one thread-block cluster, each a part.

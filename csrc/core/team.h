@@ -20,7 +20,8 @@ namespace specfast {
 //   KeyFlag max_key(key, flag, n)   over each n neighbouring ranks of one part (n divides size();
 //                             on a device it is a multiple of 32): largest key, OR of the flags;
 //                             each thread gets its own group's
-//   int min(int), int sum(int)   over one part; same on all threads
+//   int min(int), int sum(int), int64_t sum(int64_t)   over one part; same on all threads
+//   int count(bool)              threads of this part that say true; same on all threads
 //   int exclusive_scan(int v, int* total)   over one part, in rank order
 //   bool any(bool)            over one part
 //   T broadcast<T>(v, root)   the value of thread `root` of this part
@@ -29,9 +30,9 @@ namespace specfast {
 //   void leave()              last call of a body: no part's scratch goes while others read it
 //
 // Collectives are called by every thread of the part, on paths chosen by values that are equal on
-// all threads. Bodies use nothing else to communicate: no shuffles, no ballots, no early return
-// before a barrier. Floating-point sums are not here because their order must not depend on the
-// team.
+// all threads. Each is also a barrier: what the part wrote before it can be read after it. Bodies
+// use nothing else to communicate: no shuffles, no ballots, no early return before a barrier.
+// Floating-point sums are not here because their order must not depend on the team.
 struct KeyFlag {
   uint64_t key;
   bool flag;
@@ -42,7 +43,7 @@ struct KeyFlag {
 class ScratchSizer {
  public:
   template <class T>
-  T* scratch(int n) {
+  SPECFAST_HD T* scratch(int n) {
     bytes_ = ceil_div<size_t>(bytes_, 16) * 16 + sizeof(T) * static_cast<size_t>(n);
     return nullptr;
   }
@@ -78,6 +79,8 @@ class SerialTeam {
   KeyFlag max_key(uint64_t key, bool flag, int) { return {key, flag}; }
   int min(int value) { return value; }
   int sum(int value) { return value; }
+  int64_t sum(int64_t value) { return value; }
+  int count(bool value) { return value ? 1 : 0; }
   bool any(bool value) { return value; }
   int exclusive_scan(int value, int* total) {
     *total = value;

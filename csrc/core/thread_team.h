@@ -93,7 +93,15 @@ class ThreadTeam {
     finish();
     return out;
   }
-  bool any(bool value) { return sum(value ? 1 : 0) > 0; }
+  int64_t sum(int64_t value) {
+    std::vector<Slot>& slots = publish({static_cast<uint64_t>(value), false, 0});
+    int64_t out = 0;
+    for (const Slot& slot : slots) out += static_cast<int64_t>(slot.key);
+    finish();
+    return out;
+  }
+  int count(bool value) { return sum(value ? 1 : 0); }
+  bool any(bool value) { return count(value) > 0; }
   int exclusive_scan(int value, int* total) {
     std::vector<Slot>& slots = publish({0, false, value});
     int before = 0;

@@ -35,6 +35,14 @@ SPECFAST_HD constexpr T clamp_to(T value, T low, T high) {
   return min_of(max_of(value, low), high);
 }
 
+SPECFAST_HD int popcount(uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __popc(bits);
+#else
+  return __builtin_popcount(bits);
+#endif
+}
+
 // Storage types of 16-bit floats: one spelling for host code, device code and the dispatch.
 struct BFloat16 {
   uint16_t bits;

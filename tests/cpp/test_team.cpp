@@ -16,6 +16,8 @@ struct Seen {
   bool max_flag;
   int min;
   int sum;
+  int64_t wide_sum;
+  int count;
   bool any_set;
   bool any_unset;
   int before;
@@ -24,8 +26,9 @@ struct Seen {
 
   bool operator==(const Seen& other) const {
     return max_key == other.max_key && max_flag == other.max_flag && min == other.min &&
-           sum == other.sum && any_set == other.any_set && any_unset == other.any_unset &&
-           before == other.before && total == other.total && broadcast == other.broadcast;
+           sum == other.sum && wide_sum == other.wide_sum && count == other.count &&
+           any_set == other.any_set && any_unset == other.any_unset && before == other.before &&
+           total == other.total && broadcast == other.broadcast;
   }
 };
 
@@ -40,6 +43,8 @@ Seen call_collectives(Team& team) {
   seen.max_flag = key.flag;
   seen.min = team.min(value);
   seen.sum = team.sum(value);
+  seen.wide_sum = team.sum(int64_t{value} << 32);
+  seen.count = team.count(value % 2 == 0);
   seen.any_set = team.any(team.rank() == team.size() - 1);
   seen.any_unset = team.any(false);
   seen.before = team.exclusive_scan(value, &seen.total);
@@ -62,6 +67,8 @@ TEST(thread_team_collectives_stay_within_a_part) {
                     true,
                     first,
                     sum,
+                    int64_t{sum} << 32,
+                    2,
                     true,
                     false,
                     before[part][rank],
@@ -86,7 +93,7 @@ TEST(max_key_stays_within_its_group) {
 
 TEST(serial_team_is_a_team_of_one) {
   SerialTeam team;
-  Seen expected{uint64_t{1} << 40, true, 0, 0, true, false, 0, 0, -1};
+  Seen expected{uint64_t{1} << 40, true, 0, 0, 0, 1, true, false, 0, 0, -1};
   CHECK(call_collectives(team) == expected);
   CHECK_EQ(team.size() * team.parts(), 1);
 }
