@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
+
+MaskMode = Literal["bits", "qlen", "full"]
 
 
 @dataclass
@@ -136,6 +139,10 @@ class AcceptRecord:
 class TreeRecord:
     """A verify tree per request; B requests, N nodes with the root (node 0 = the anchor).
 
+    Written whole on every call. Parents come before their children and siblings ascend. A detached
+    node (malformed input, padding) is reached by no link; it is laid out as if it hung under the
+    root, and nodes below it hang under it.
+
     draft_tokens : as the anchors [B, N]   token of each node; column 0 is the anchor
     positions : int32 [B, N]               prefix_lens + depth of the node
     parents : int32 [B, N]                 parent node; -1 for the root and for detached nodes
@@ -146,7 +153,8 @@ class TreeRecord:
                                            ancestors. "bits": int32 [B, N, ceil(N / 32)], bit
                                            c % 32 of word c // 32; "qlen": bool [B, N, N];
                                            "full": bool [capacity], per request N rows of
-                                           prefix_len + N entries, requests back to back
+                                           prefix_len + N entries, requests back to back; nothing
+                                           past the last request is written
     status : int32 [B]                     specfast.Status bits
     """
 
@@ -158,3 +166,41 @@ class TreeRecord:
     retrieve_next_sibling: Tensor
     mask: Tensor
     status: Tensor
+
+    @classmethod
+    def empty(
+        cls,
+        batch_size: int,
+        num_nodes: int,
+        device: torch.device | str,
+        *,
+        tokens_dtype: torch.dtype = torch.int64,
+        mask_mode: MaskMode = "bits",
+        mask_capacity: int | None = None,
+    ) -> TreeRecord:
+        """Allocate a record, uninitialised; ``mask_capacity`` (bytes) is needed for "full"."""
+
+        def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.empty(shape, dtype=dtype, device=device)
+
+        if mask_mode == "bits":
+            mask = empty(batch_size, num_nodes, (num_nodes + 31) // 32)
+        elif mask_mode == "qlen":
+            mask = empty(batch_size, num_nodes, num_nodes, dtype=torch.bool)
+        elif mask_mode == "full" and mask_capacity is not None:
+            mask = empty(mask_capacity, dtype=torch.bool)
+        else:
+            raise RuntimeError(
+                'TreeRecord.empty: expected mask_mode "bits", "qlen", or "full" with a '
+                f"mask_capacity, got {mask_mode!r} with {mask_capacity}"
+            )
+        return cls(
+            draft_tokens=empty(batch_size, num_nodes, dtype=tokens_dtype),
+            positions=empty(batch_size, num_nodes),
+            parents=empty(batch_size, num_nodes),
+            retrieve_index=empty(batch_size, num_nodes),
+            retrieve_next_token=empty(batch_size, num_nodes),
+            retrieve_next_sibling=empty(batch_size, num_nodes),
+            mask=mask,
+            status=empty(batch_size),
+        )

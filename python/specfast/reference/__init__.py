@@ -2,3 +2,7 @@
 
 from specfast.reference.accept import accept_chain as accept_chain
 from specfast.reference.accept import accept_tree as accept_tree
+from specfast.reference.tree import build_tree as build_tree
+from specfast.reference.tree import select_and_build_tree as select_and_build_tree
+from specfast.reference.tree import select_draft_tokens as select_draft_tokens
+from specfast.reference.tree import tree_from_parents as tree_from_parents

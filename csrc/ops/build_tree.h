@@ -1,0 +1,67 @@
+#pragma once
+
+#include "core/candidate_lists.h"
+#include "core/team.h"
+#include "core/tree_record.h"
+
+struct CUstream_st;
+
+namespace specfast {
+
+// The verify tree of selected candidates. Node 0 is the anchor, node i >= 1 is candidate
+// selected_index[i - 1]; its parent is the node of the candidate's parent. A node without a parent
+// (see parent_node) is detached and its request flagged kBadTree.
+struct BuildTreeParams {
+  CandidateLists lists;           // scores are not read
+  IdView selected_index;          // [B, N - 1] any order, as long as parents come first
+  int64_t selected_index_stride;  // elements between rows
+  IdView anchors;                 // [B]
+  IdView draft_tokens;            // [B, N - 1] token of each selected candidate
+  int64_t draft_tokens_stride;    // elements between rows
+  TreeRecord record;
+};
+
+struct BuildTreeScratch {
+  CandidateScratch candidates;
+  TreeScratch tree;
+};
+
+template <class Arena>
+SPECFAST_HD BuildTreeScratch build_tree_scratch(Arena& arena, const BuildTreeParams& p) {
+  return {candidate_scratch(arena, p.lists, p.record.num_nodes),
+          tree_scratch(arena, p.record.num_nodes)};
+}
+
+template <class Team>
+SPECFAST_HD void build_tree_request(Team& team, const BuildTreeParams& p,
+                                    const BuildTreeScratch& scratch, int b) {
+  const CandidateScratch& candidates = scratch.candidates;
+  int num_nodes = p.record.num_nodes;
+  load_group_parents(team, p.lists, candidates, b);
+  for (int i = team.rank(); i < p.lists.num_candidates; i += team.size()) {
+    candidates.node_of[i] = kNoNode;
+  }
+  team.sync_part();
+  for (int node = 1 + team.rank(); node < num_nodes; node += team.size()) {
+    int64_t given = p.selected_index[b * p.selected_index_stride + node - 1];
+    bool inside = given >= 0 && given < p.lists.num_candidates;
+    candidates.candidate_of[node] = inside ? static_cast<int32_t>(given) : -1;
+    if (inside) team.atomic_min(&candidates.node_of[given], node);
+  }
+  team.sync_part();
+  bool detached = place_candidates(team, p.lists, candidates, scratch.tree, num_nodes);
+  int32_t status = detached ? kBadTree : kStatusOk;
+  write_tree(team, p.record, scratch.tree, status, b, [&](int node) {
+    return node == 0 ? p.anchors[b] : p.draft_tokens[b * p.draft_tokens_stride + node - 1];
+  });
+}
+
+inline void build_tree_cpu(const BuildTreeParams& p) {
+  SerialTeam team;
+  BuildTreeScratch scratch = build_tree_scratch(team, p);
+  for (int b = 0; b < p.record.batch_size; ++b) build_tree_request(team, p, scratch, b);
+}
+
+void build_tree_cuda(const BuildTreeParams& p, CUstream_st* stream);
+
+}  // namespace specfast

@@ -1,0 +1,32 @@
+// One CTA per request (several where the mask is large), one thread per candidate; only scores,
+// parents and tokens come from global memory, only the record goes there.
+//
+// Bytes: 4 C + 4..8 C/k + 4..8 N read, 24..28 N and the mask written per request; bound by latency:
+// two rounds of global loads, about 16 barriers for the bits of the cut (32 at worst, when scores
+// tie), eight for the rest.
+
+#include "core/device_team.cuh"
+#include "core/tree_launch.cuh"
+#include "ops/select_and_build_tree.h"
+
+namespace specfast {
+namespace {
+
+__global__ void __launch_bounds__(1024)
+    select_and_build_tree_kernel(const __grid_constant__ SelectAndBuildTreeParams p) {
+  SplitTeam team;
+  SelectAndBuildTreeScratch scratch = select_and_build_tree_scratch(team, p);
+  select_and_build_tree_request(team, p, scratch, blockIdx.x);
+}
+
+}  // namespace
+
+void select_and_build_tree_cuda(const SelectAndBuildTreeParams& p, CUstream_st* stream) {
+  if (p.record.batch_size == 0) return;
+  ScratchSizer sizer;
+  select_and_build_tree_scratch(sizer, p);
+  LaunchShape shape = tree_launch_shape(p.record, p.lists.num_candidates, sizer.bytes());
+  launch(select_and_build_tree_kernel, shape, stream, p);
+}
+
+}  // namespace specfast
