@@ -152,6 +152,15 @@ TargetRows AcceptWorkload::target_rows(Side side, int set) {
 }
 
 void AcceptWorkload::expect_equal_records(int set) {
+  for (int request = 0; request < batch_; ++request) {
+    // The rows reported as visited are those of the planned path.
+    int accepted = num_correct_drafts_.host(set)[request];
+    int planned = tree(set, request).last_depth();
+    if (accepted == planned) continue;
+    throw Mismatch("request " + std::to_string(request) + " of input set " + std::to_string(set) +
+                   ": the CPU body accepts " + std::to_string(accepted) + " drafts of " +
+                   std::to_string(planned));
+  }
   predict_.expect_equal(set, "predict");
   accept_index_.expect_equal(set, "accept_index");
   num_correct_drafts_.expect_equal(set, "num_correct_drafts");

@@ -98,13 +98,13 @@ void print_heading(std::FILE* out, const Environment& environment) {
   std::fprintf(out, "%s, driver %s, CUDA %s, commit %s, %s\n", environment.card.c_str(),
                environment.driver.c_str(), environment.cuda.c_str(), environment.commit.c_str(),
                environment.date.c_str());
-  std::fprintf(out, "%-22s %-26s %4s %3s %9s %8s %8s %8s %6s %5s %2s %7s %6s\n", "op", "variant",
+  std::fprintf(out, "%-22s %-26s %4s %4s %9s %8s %8s %8s %6s %5s %2s %7s %6s\n", "op", "variant",
                "B", "n", "rows/max", "us", "p10", "p90", "GB/s", "%copy", "L", "floor", "aim");
 }
 
 void print_row(std::FILE* out, const Row& row, const Floors& floors) {
   const Point& point = row.point;
-  std::fprintf(out, "%-22s %-26s %4s %3s ", point.op.c_str(), point.variant.c_str(),
+  std::fprintf(out, "%-22s %-26s %4s %4s ", point.op.c_str(), point.variant.c_str(),
                cell("%.0f", point.batch).c_str(), cell("%.0f", point.nodes).c_str());
   if (!row.error.empty()) {
     std::fprintf(out, "FAILED: %s\n", row.error.c_str());
