@@ -10,7 +10,7 @@ function(specfast_target_flags target)
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -ffp-contract=off>
     $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo --fmad=false -Xcompiler=-Wall,-Wextra,-fno-strict-aliasing -Xptxas=--warn-on-spills
       # Bodies are templates over a Team; each Team lives on one side, host or device.
-      -diag-suppress=20014>)
+      -diag-suppress=20011,20014>)
   if(SPECFAST_SANITIZE)
     target_compile_options(${target} ${scope}
       $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${SPECFAST_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1>)

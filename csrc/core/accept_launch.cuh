@@ -7,7 +7,7 @@
 namespace specfast {
 
 template <int kAhead, class Team, class Links, class Source>
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(512, 2)
     accept_kernel(const __grid_constant__ AcceptParams p, const __grid_constant__ Links links,
                   const __grid_constant__ Source source) {
   Team team;

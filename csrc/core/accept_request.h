@@ -10,25 +10,29 @@ template <int kAhead, class Team, class Links, class Source>
 SPECFAST_HD void accept_request(Team& team, const AcceptParams& p, Links links, Source source,
                                 int b) {
   Path path;
+  team.arrive();
   source.place(team, kAhead);
   links.place(team, p);
   path.place(team, p);
 
   Window window = request_window(p, b);
-  TailInputs tail = load_tail(p, b);
+  TailInputs<Team> tail(team, p, b, window);
   links.load(team, p, b);
   if (team.part() == 0) clear_predict(team, p, b, window);
-  team.sync();  // links are loaded; every part's mailbox may be written from now on
 
-  if (window.verified > 0) walk<kAhead>(team, p, window, links, source, path);
+  if (window.verified > 0) {
+    walk<kAhead>(team, p, window, links, source, path);
+  } else {
+    team.wait();
+  }
   if constexpr (Links::kIsChain) {
     if (p.cap_trim_lens != nullptr) {
       int32_t trimmed = count_trimmed(team, p, window, links, source, path);
       if (team.part() == 0 && team.rank() == 0) p.cap_trim_lens[b] = trimmed;
     }
   }
+  // The last read was the last access to another part's scratch: parts may leave on their own.
   if (team.part() == 0) write_record(team, p, b, window, tail, path);
-  team.leave();
 }
 
 // Shared memory of one part.

@@ -4,56 +4,65 @@
 
 namespace specfast {
 
-// The per-request numbers of the tail, loaded before the walk so that they cost no latency after.
+// What the tail needs from memory, asked for before the walk so that it costs no latency after.
+// Each thread holds the first ending id and the first slot that fall to it.
+template <class Team>
 struct TailInputs {
-  int32_t prefix_len;
-  int32_t limit;    // tokens that may be emitted
-  int32_t minimum;  // tokens before EOS or a stop id counts
-  bool ignore_eos;
-  int32_t previous_status;
-};
+  SPECFAST_HD TailInputs(Team& team, const AcceptParams& p, int b, const Window& window) {
+    const FinishParams& finish = p.finish;
+    prefix_len = p.prefix_lens[b];
+    if (finish.max_tokens_left != nullptr) limit = max_of(finish.max_tokens_left[b], 0);
+    if (finish.min_tokens_left != nullptr) minimum = finish.min_tokens_left[b];
+    if (finish.ignore_eos != nullptr) ignore_eos = finish.ignore_eos[b] != 0;
+    if (p.accumulate_status) previous_status = p.status[b];
+    int i = team.rank();
+    if (i < finish.num_eos + finish.num_stop) first_ending = ending_id(p, b, i);
+    if (p.slots && i < min_of(p.width, window.rows)) first_slot = p.out_cache_loc[window.base + i];
+  }
 
-SPECFAST_HD TailInputs load_tail(const AcceptParams& p, int b) {
-  const FinishParams& finish = p.finish;
-  TailInputs in{};
-  in.prefix_len = p.prefix_lens[b];
-  in.limit = finish.max_tokens_left != nullptr ? max_of(finish.max_tokens_left[b], 0) : INT32_MAX;
-  in.minimum = finish.min_tokens_left != nullptr ? finish.min_tokens_left[b] : 0;
-  in.ignore_eos = finish.ignore_eos != nullptr && finish.ignore_eos[b] != 0;
-  in.previous_status = p.accumulate_status ? p.status[b] : 0;
-  return in;
-}
+  // EOS ids, then the request's stop ids.
+  SPECFAST_HD static int32_t ending_id(const AcceptParams& p, int b, int i) {
+    const FinishParams& finish = p.finish;
+    if (i < finish.num_eos) return finish.eos_token_ids[i];
+    return finish.stop_token_ids[static_cast<int64_t>(b) * finish.num_stop + i - finish.num_eos];
+  }
+
+  int32_t prefix_len;
+  int32_t limit = INT32_MAX;  // tokens that may be emitted
+  int32_t minimum = 0;        // tokens before EOS or a stop id counts
+  bool ignore_eos = false;
+  int32_t previous_status = 0;
+  int32_t first_ending = kNoToken;
+  int64_t first_slot = -1;
+};
 
 struct Truncation {
   int32_t commit_len;
   int32_t reason;
 };
 
-// The first token that ends the request, or the limit. Threads share the (token, id) pairs; the
-// smallest code is the earliest token, EOS before a stop id.
+// The first token that ends the request, or the limit. Threads share the ending ids; the smallest
+// code is the earliest token, EOS before a stop id.
 template <class Team>
-SPECFAST_HD Truncation truncate(Team& team, const AcceptParams& p, int b, const TailInputs& in,
-                                const Path& path) {
+SPECFAST_HD Truncation truncate(Team& team, const AcceptParams& p, int b,
+                                const TailInputs<Team>& in, const Path& path) {
   constexpr int kReasons = 4;
-  const FinishParams& finish = p.finish;
-  int32_t candidates = min_of(path.length, in.limit);
-  int32_t first = max_of(in.minimum - 1, 0);
-  int32_t num_eos = in.ignore_eos ? 0 : finish.num_eos;
-  int32_t ids = num_eos + finish.num_stop;
-  int32_t pairs = first < candidates ? (candidates - first) * ids : 0;
+  int32_t end = min_of(path.length, in.limit);
+  int32_t num_eos = p.finish.num_eos;
+  int32_t num_endings = num_eos + p.finish.num_stop;
   int32_t earliest = INT32_MAX;
-  for (int32_t pair = team.rank(); pair < pairs; pair += team.size()) {
-    int32_t position = first + pair / ids;
-    int32_t id = pair % ids;
-    bool is_eos = id < num_eos;
-    int32_t ending =
-        is_eos ? finish.eos_token_ids[id]
-               : finish.stop_token_ids[static_cast<int64_t>(b) * finish.num_stop + (id - num_eos)];
-    if (path.tokens[position] == ending) {
-      earliest = min_of(earliest, position * kReasons + (is_eos ? kFinishedEos : kFinishedStop));
+  for (int32_t i = team.rank(); i < num_endings; i += team.size()) {
+    bool is_eos = i < num_eos;
+    if (is_eos && in.ignore_eos) continue;
+    int32_t ending = i == team.rank() ? in.first_ending : in.ending_id(p, b, i);
+    for (int32_t at = max_of(in.minimum - 1, 0); at < end; ++at) {
+      if (path.tokens[at] == ending) {
+        earliest = min_of(earliest, at * kReasons + (is_eos ? kFinishedEos : kFinishedStop));
+        break;
+      }
     }
   }
-  if (ids > 0) earliest = team.min(earliest);
+  if (num_endings > 0) earliest = team.min(earliest);
   if (earliest != INT32_MAX) return {earliest / kReasons + 1, earliest % kReasons};
   if (path.length >= in.limit) return {in.limit, kFinishedLength};
   return {path.length, kNotFinished};
@@ -73,7 +82,7 @@ SPECFAST_HD void clear_predict(Team& team, const AcceptParams& p, int b, const W
 // Writes the whole record of one request. One part runs it.
 template <class Team>
 SPECFAST_HD void write_record(Team& team, const AcceptParams& p, int b, const Window& window,
-                              const TailInputs& in, const Path& path) {
+                              const TailInputs<Team>& in, const Path& path) {
   team.sync_part();  // rank 0 wrote the path
   Truncation cut{0, kNotFinished};
   if (window.verified > 0) cut = truncate(team, p, b, in, path);
@@ -84,7 +93,11 @@ SPECFAST_HD void write_record(Team& team, const AcceptParams& p, int b, const Wi
     p.accept_index[at] = static_cast<int32_t>(row);
     p.out_tokens[at] = committed ? path.tokens[i] : kNoToken;
     p.positions[at] = committed ? in.prefix_len + i : -1;
-    if (p.slots) p.slots.store(at, committed ? p.out_cache_loc[window.base + i] : -1);
+    if (p.slots) {
+      int64_t slot =
+          i == team.rank() || !committed ? in.first_slot : p.out_cache_loc[window.base + i];
+      p.slots.store(at, committed ? slot : -1);
+    }
     if (committed) p.predict[row] = path.tokens[i];
   }
   if (team.rank() == 0) {

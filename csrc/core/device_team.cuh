@@ -20,6 +20,8 @@ class BlockTeam {
   __device__ int parts() const { return 1; }
   __device__ void sync_part() { __syncthreads(); }
   __device__ void sync() { __syncthreads(); }
+  __device__ void arrive() {}
+  __device__ void wait() { __syncthreads(); }
   __device__ void leave() {}
 
   template <class T>
@@ -54,6 +56,11 @@ class BlockTeam {
     key = warp_max(mine ? keys[turn_][first_warp + lane()] : 0);
     flag = __any_sync(~0u, mine && flags[turn_][first_warp + lane()]) != 0;
     return {key, flag};
+  }
+  __device__ KeyFlag largest(const uint64_t* keys, int n) {
+    uint64_t key = lane() < n ? keys[lane()] : 0;
+    bool flag = __any_sync(~0u, (key & 1) != 0) != 0;
+    return {warp_max(key & ~uint64_t{1}), flag};
   }
   __device__ int min(int value) {
     int* values = all_warps(__reduce_min_sync(~0u, value));
@@ -101,11 +108,12 @@ class BlockTeam {
   __device__ int warp() const { return threadIdx.x / 32; }
   __device__ int warps() const { return (blockDim.x + 31) / 32; }
 
+  // Two 32-bit reductions in place of five 64-bit shuffles.
   __device__ static uint64_t warp_max(uint64_t key) {
-    for (int step = 16; step > 0; step /= 2) {
-      key = max_of(key, static_cast<uint64_t>(__shfl_xor_sync(~0u, key, step)));
-    }
-    return key;
+    uint32_t high = static_cast<uint32_t>(key >> 32);
+    uint32_t highest = __reduce_max_sync(~0u, high);
+    uint32_t low = __reduce_max_sync(~0u, high == highest ? static_cast<uint32_t>(key) : 0u);
+    return (static_cast<uint64_t>(highest) << 32) | low;
   }
   __device__ static int64_t warp_sum(int64_t value) {
     for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
@@ -145,6 +153,8 @@ class ClusterTeam : public BlockTeam {
   __device__ int part() const { return cooperative_groups::this_cluster().block_rank(); }
   __device__ int parts() const { return cooperative_groups::this_cluster().num_blocks(); }
   __device__ void sync() { cooperative_groups::this_cluster().sync(); }
+  __device__ void arrive() { cooperative_groups::this_cluster().barrier_arrive(); }
+  __device__ void wait() { cooperative_groups::this_cluster().barrier_wait(); }
   __device__ void leave() { cooperative_groups::this_cluster().sync(); }
 
   template <class T>

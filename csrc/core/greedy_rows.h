@@ -35,11 +35,11 @@ SPECFAST_HD int32_t argmax_id(uint64_t key) {
 
 // This thread's share of a row: the best key of its elements, and whether one of them is NaN.
 template <class T>
-SPECFAST_HD KeyFlag scan_elements(const T* row, int64_t begin, int64_t end, int64_t step) {
+SPECFAST_HD KeyFlag scan_elements(const T* row, int32_t begin, int32_t end, int32_t step) {
   float best = -INFINITY;
-  int64_t best_id = 0;
+  int32_t best_id = 0;
   bool has_nan = false;
-  for (int64_t i = begin; i < end; i += step) {
+  for (int32_t i = begin; i < end; i += step) {
     float value = to_float(row[i]);
     has_nan |= value != value;
     if (value > best) {
@@ -47,7 +47,7 @@ SPECFAST_HD KeyFlag scan_elements(const T* row, int64_t begin, int64_t end, int6
       best_id = i;
     }
   }
-  return {argmax_key(best, static_cast<int32_t>(best_id)), has_nan};
+  return {argmax_key(best, best_id), has_nan};
 }
 
 }  // namespace specfast
@@ -66,6 +66,7 @@ struct GreedyLogits {
   int32_t vocab_size;
   uint64_t* mailbox = nullptr;  // scratch [2, rows ahead, kMaxParts]: best key of each part
   int turn = 0;
+  bool started = false;
 
   template <class Arena>
   SPECFAST_HD void place(Arena& arena, int rows_ahead) {
@@ -73,7 +74,8 @@ struct GreedyLogits {
   }
 
   // Reads rows first_row .. first_row + count, count <= kRows. The threads of a part split into
-  // kRows groups, one row each, so that several rows cost one pass and one barrier.
+  // kRows groups, one row each, so that several rows cost one pass and one barrier. A barrier for
+  // the whole team.
   template <int kRows, class Team>
   SPECFAST_HD void read(Team& team, int64_t first_row, int count) {
     int group_size = team.size() / kRows;
@@ -82,11 +84,13 @@ struct GreedyLogits {
     KeyFlag best{0, false};
     if (group < count) {
       const T* row = logits + (first_row + group) * stride;
-      int64_t thread = static_cast<int64_t>(team.part()) * group_size + member;
-      int64_t threads = static_cast<int64_t>(team.parts()) * group_size;
+      int32_t thread = team.part() * group_size + member;
+      int32_t threads = team.parts() * group_size;
       best = scan_row<Team>(row, thread, threads);
     }
     best = team.max_key(best.key, best.flag, group_size);
+    if (!started) team.wait();
+    started = true;
     turn ^= 1;
     uint64_t* box = mailbox + (turn * kRows + group) * kMaxParts;
     for (int part = member; part < team.parts(); part += group_size) {
@@ -98,20 +102,15 @@ struct GreedyLogits {
   // The prediction of a row that was number `ahead` of the last read.
   template <int kRows, class Team>
   SPECFAST_HD Prediction prediction(Team& team, int64_t, int ahead) const {
-    const uint64_t* box = mailbox + (turn * kRows + ahead) * kMaxParts;
-    uint64_t key = 0;
-    bool has_nan = false;
-    for (int part = 0; part < team.parts(); ++part) {
-      has_nan |= (box[part] & 1) != 0;
-      key = max_of(key, box[part] & ~static_cast<uint64_t>(1));
-    }
-    if (key == 0) return {0, false, has_nan ? kNanLogits : kEmptySupport};
-    return {argmax_id(key), true, has_nan ? kNanLogits : kStatusOk};
+    KeyFlag best = team.largest(mailbox + (turn * kRows + ahead) * kMaxParts, team.parts());
+    int32_t status = best.flag ? kNanLogits : kStatusOk;
+    if (best.key == 0) return {0, false, best.flag ? kNanLogits : kEmptySupport};
+    return {argmax_id(best.key), true, status};
   }
 
  private:
   template <class Team>
-  SPECFAST_HD KeyFlag scan_row(const T* row, int64_t thread, int64_t threads) const {
+  SPECFAST_HD KeyFlag scan_row(const T* row, int32_t thread, int32_t threads) const {
 #if defined(__CUDA_ARCH__)
     if constexpr (Team::kOnDevice) return scan_vectors(row, vocab_size, thread, threads);
 #endif
@@ -123,12 +122,16 @@ struct GreedyLogits {
 struct GivenPredictions {
   IdView target_predict;
   int32_t vocab_size;
+  bool started = false;
 
   template <class Arena>
   SPECFAST_HD void place(Arena&, int) {}
 
   template <int kRows, class Team>
-  SPECFAST_HD void read(Team&, int64_t, int) {}
+  SPECFAST_HD void read(Team& team, int64_t, int) {
+    if (!started) team.wait();
+    started = true;
+  }
 
   template <int kRows, class Team>
   SPECFAST_HD Prediction prediction(Team&, int64_t row, int) const {

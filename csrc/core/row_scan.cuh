@@ -56,36 +56,35 @@ struct RowVector<Float16> {
 // them. A vector is kept whole when its maximum is the best so far, so the id within it is looked
 // up once, from registers. A NaN hides the rest of its vector; the share is then scanned again.
 template <class T>
-__device__ KeyFlag scan_vectors(const T* row, int32_t vocab_size, int64_t thread, int64_t threads) {
+__device__ KeyFlag scan_vectors(const T* row, int32_t vocab_size, int32_t thread, int32_t threads) {
   constexpr int kElements = RowVector<T>::kElements;
-  constexpr int kInFlight = 8;
-  uintptr_t misaligned = reinterpret_cast<uintptr_t>(row) % sizeof(uint4) / sizeof(T);
-  int32_t head = min_of<int32_t>(misaligned == 0 ? 0 : kElements - misaligned, vocab_size);
+  constexpr int kInFlight = 4;
+  int32_t misaligned = reinterpret_cast<uintptr_t>(row) % sizeof(uint4) / sizeof(T);
+  int32_t head = min_of(misaligned == 0 ? 0 : kElements - misaligned, vocab_size);
   int32_t vectors = (vocab_size - head) / kElements;
-  int32_t tail_begin = head + vectors * kElements;
   const uint4* body = reinterpret_cast<const uint4*>(row + head);
 
   float best = -INFINITY;
   uint4 best_vector = make_uint4(0, 0, 0, 0);
   int32_t best_index = -1;
   bool has_nan = false;
-  for (int64_t base = thread; base < vectors; base += kInFlight * threads) {
+  for (int32_t base = thread; base < vectors; base += kInFlight * threads) {
     uint4 loaded[kInFlight];
 #pragma unroll
     for (int k = 0; k < kInFlight; ++k) {
-      int64_t index = base + k * threads;
+      int32_t index = base + k * threads;
       if (index < vectors) loaded[k] = __ldg(body + index);
     }
 #pragma unroll
     for (int k = 0; k < kInFlight; ++k) {
-      int64_t index = base + k * threads;
+      int32_t index = base + k * threads;
       if (index < vectors) {
         float largest = RowVector<T>::max_nan(loaded[k]);
         has_nan |= largest != largest;
         if (largest > best) {
           best = largest;
           best_vector = loaded[k];
-          best_index = static_cast<int32_t>(index);
+          best_index = index;
         }
       }
     }
@@ -93,8 +92,8 @@ __device__ KeyFlag scan_vectors(const T* row, int32_t vocab_size, int64_t thread
 
   KeyFlag out{0, has_nan};
   if (has_nan) {
-    for (int64_t index = thread; index < vectors; index += threads) {
-      int64_t first = head + index * kElements;
+    for (int32_t index = thread; index < vectors; index += threads) {
+      int32_t first = head + index * kElements;
       out.key = max_of(out.key, scan_elements(row, first, first + kElements, 1).key);
     }
   } else if (best_index >= 0) {
@@ -102,7 +101,7 @@ __device__ KeyFlag scan_vectors(const T* row, int32_t vocab_size, int64_t thread
     out.key = argmax_key(best, head + best_index * kElements + argmax_id(within.key));
   }
   KeyFlag first = scan_elements(row, thread, head, threads);
-  KeyFlag last = scan_elements(row, tail_begin + thread, vocab_size, threads);
+  KeyFlag last = scan_elements(row, head + vectors * kElements + thread, vocab_size, threads);
   return {max_of(out.key, max_of(first.key, last.key)), out.flag || first.flag || last.flag};
 }
 

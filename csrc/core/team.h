@@ -15,17 +15,20 @@ namespace specfast {
 //   int part(), parts()       this part within the team
 //   void sync_part()          barrier and memory order over one part
 //   void sync()               barrier and memory order over the whole team
+//   void arrive(), wait()     sync() in two halves: work between them overlaps the waiting. Before
+//                             the first access through remote() a body passes sync() or wait():
+//                             another part's scratch may not be there earlier
 //   T* scratch<T>(n)          n elements, uninitialised; all threads ask in the same order
 //   T* remote<T>(part, p)     the copy of scratch pointer p that belongs to another part
 //   KeyFlag max_key(key, flag, n)   over each n neighbouring ranks of one part (n divides size();
 //                             on a device it is a multiple of 32): largest key, OR of the flags;
 //                             each thread gets its own group's
-//   int min(int), int sum(int), int64_t sum(int64_t)   over one part; same on all threads
-//   int count(bool)              threads of this part that say true; same on all threads
-//   int exclusive_scan(int v, int* total)   over one part, in rank order
-//   bool any(bool)            over one part
-//   T broadcast<T>(v, root)   the value of thread `root` of this part
-//   void atomic_min(int*, int), void atomic_or(uint32_t*, uint32_t), int atomic_add(int*, int)
+//   KeyFlag largest(keys, n)  largest of n <= 32 scratch keys whose bit 0 is a flag; OR of the
+//   flags int min(int), int sum(int), int64_t sum(int64_t)   over one part; same on all threads int
+//   count(bool)              threads of this part that say true; same on all threads int
+//   exclusive_scan(int v, int* total)   over one part, in rank order bool any(bool)            over
+//   one part T broadcast<T>(v, root)   the value of thread `root` of this part void
+//   atomic_min(int*, int), void atomic_or(uint32_t*, uint32_t), int atomic_add(int*, int)
 //                             on scratch or global memory of one part's reach
 //   void leave()              last call of a body: no part's scratch goes while others read it
 //
@@ -37,6 +40,14 @@ struct KeyFlag {
   uint64_t key;
   bool flag;
 };
+
+inline KeyFlag largest_flagged_key(const uint64_t* keys, int n) {
+  KeyFlag out{0, false};
+  for (int i = 0; i < n; ++i) {
+    out = {max_of(out.key, keys[i] & ~uint64_t{1}), out.flag || (keys[i] & 1) != 0};
+  }
+  return out;
+}
 
 // Answers `scratch` with nothing but a count, so that a launcher learns from the layout function
 // of a body how much shared memory to ask for.
@@ -64,6 +75,8 @@ class SerialTeam {
   int parts() const { return 1; }
   void sync_part() {}
   void sync() {}
+  void arrive() {}
+  void wait() {}
   void leave() {}
 
   template <class T>
@@ -77,6 +90,7 @@ class SerialTeam {
   }
 
   KeyFlag max_key(uint64_t key, bool flag, int) { return {key, flag}; }
+  KeyFlag largest(const uint64_t* keys, int n) { return largest_flagged_key(keys, n); }
   int min(int value) { return value; }
   int sum(int value) { return value; }
   int64_t sum(int64_t value) { return value; }

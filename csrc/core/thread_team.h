@@ -47,6 +47,8 @@ class ThreadTeam {
   void sync() {
     if (calls_++ != dropped_barrier_) shared_->barrier.wait();
   }
+  void arrive() {}
+  void wait() { sync(); }
   void leave() { shared_->barrier.wait(); }
 
   template <class T>
@@ -79,6 +81,7 @@ class ThreadTeam {
     finish();
     return out;
   }
+  KeyFlag largest(const uint64_t* keys, int n) { return largest_flagged_key(keys, n); }
   int min(int value) {
     std::vector<Slot>& slots = publish({0, false, value});
     int out = value;

@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <mutex>
 
 #include "core/team.h"
@@ -89,6 +90,14 @@ TEST(max_key_stays_within_its_group) {
     CHECK_EQ(seen[rank].key, static_cast<uint64_t>(rank / kGroup * kGroup + 1));
     CHECK_EQ(seen[rank].flag, rank < kGroup);
   }
+}
+
+TEST(largest_ignores_the_flag_bit_but_reports_it) {
+  uint64_t keys[] = {8, 7, 12};
+  ThreadTeam::run(1, 2, [&](ThreadTeam& team) {
+    KeyFlag found = team.largest(keys, 3);
+    if (found.key != 12 || !found.flag || team.largest(keys + 2, 1).flag) std::abort();
+  });
 }
 
 TEST(serial_team_is_a_team_of_one) {
