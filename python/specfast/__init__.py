@@ -8,6 +8,7 @@ from specfast import _library
 _library.load()
 
 from specfast import drafters, ops, reference  # noqa: E402
+from specfast.kv_layout import KvBuffer, KvLayout  # noqa: E402
 from specfast.records import AcceptRecord, FinishRules, TreeRecord  # noqa: E402
 from specfast.status import FinishReason, Status  # noqa: E402
 
@@ -23,6 +24,8 @@ __all__ = [
     "FinishRules",
     "Generation",
     "GenerationParams",
+    "KvBuffer",
+    "KvLayout",
     "RoundOutput",
     "Status",
     "TreeRecord",
