@@ -10,8 +10,9 @@ template <int kAhead, class Team, class Links, class Source>
 __global__ void __launch_bounds__(512, 2)
     accept_kernel(const __grid_constant__ AcceptParams p, const __grid_constant__ Links links,
                   const __grid_constant__ Source source) {
+  begin_after_previous_kernel();
   Team team;
-  accept_request<kAhead>(team, p, links, source, blockIdx.x / team.parts());
+  accept_request<kAhead>(team, p, links, source, team.index());
 }
 
 // How a batch is spread: `cluster_size` CTAs of `threads` per request.
@@ -29,6 +30,7 @@ void launch_accept_ahead(const AcceptParams& p, const Links& links, const Source
   launch_shape.block = dim3(shape.threads);
   launch_shape.shared_bytes = accept_scratch_bytes(p, links, source, kAhead);
   launch_shape.cluster_size = shape.cluster_size;
+  launch_shape.begins_early = true;
   if (shape.cluster_size == 1) {
     launch(accept_kernel<kAhead, BlockTeam, Links, Source>, launch_shape, stream, p, links, source);
   } else {

@@ -51,10 +51,12 @@ SPECFAST_HD Truncation truncate(Team& team, const AcceptParams& p, int b,
   int32_t num_eos = p.finish.num_eos;
   int32_t num_endings = num_eos + p.finish.num_stop;
   int32_t earliest = INT32_MAX;
+  SPECFAST_NO_UNROLL
   for (int32_t i = team.rank(); i < num_endings; i += team.size()) {
     bool is_eos = i < num_eos;
     if (is_eos && in.ignore_eos) continue;
     int32_t ending = i == team.rank() ? in.first_ending : in.ending_id(p, b, i);
+    SPECFAST_NO_UNROLL
     for (int32_t at = max_of(in.minimum - 1, 0); at < end; ++at) {
       if (path.tokens[at] == ending) {
         earliest = min_of(earliest, at * kReasons + (is_eos ? kFinishedEos : kFinishedStop));
@@ -74,6 +76,7 @@ template <class Team>
 SPECFAST_HD void clear_predict(Team& team, const AcceptParams& p, int b, const Window& window) {
   int64_t end = window.base + window.rows;
   if (p.qo_indptr != nullptr && b == p.batch_size - 1) end = p.num_rows;
+  SPECFAST_NO_UNROLL
   for (int64_t row = window.base + team.rank(); row < end; row += team.size()) {
     p.predict[row] = kNoToken;
   }
@@ -86,6 +89,7 @@ SPECFAST_HD void write_record(Team& team, const AcceptParams& p, int b, const Wi
   team.sync_part();  // rank 0 wrote the path
   Truncation cut{0, kNotFinished};
   if (window.verified > 0) cut = truncate(team, p, b, in, path);
+  SPECFAST_NO_UNROLL
   for (int32_t i = team.rank(); i < p.width; i += team.size()) {
     int64_t at = static_cast<int64_t>(b) * p.width + i;
     bool committed = i < cut.commit_len;

@@ -54,6 +54,7 @@ struct ChainLinks {
   }
   template <class Team>
   SPECFAST_HD void load(Team& team, const AcceptParams& p, int b) {
+    SPECFAST_NO_UNROLL
     for (int i = team.rank(); i < p.num_nodes; i += team.size()) tokens[i] = draft_token(p, b, i);
   }
   SPECFAST_HD Step row(int32_t node, const Window&) const { return {node, kStatusOk}; }

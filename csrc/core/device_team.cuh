@@ -14,6 +14,8 @@ class BlockTeam {
  public:
   static constexpr bool kOnDevice = true;
 
+  // Number of this team in the grid.
+  __device__ int index() const { return blockIdx.x; }
   __device__ int rank() const { return threadIdx.x; }
   __device__ int size() const { return blockDim.x; }
   __device__ int part() const { return 0; }
@@ -150,10 +152,13 @@ class SplitTeam : public BlockTeam {
 // The CTAs of one thread-block cluster, each a part.
 class ClusterTeam : public BlockTeam {
  public:
+  // Number of this team in the grid.
+  __device__ int index() const { return __clusterIdx().x; }
   __device__ int part() const { return cooperative_groups::this_cluster().block_rank(); }
   __device__ int parts() const { return cooperative_groups::this_cluster().num_blocks(); }
   __device__ void sync() { cooperative_groups::this_cluster().sync(); }
-  __device__ void arrive() { cooperative_groups::this_cluster().barrier_arrive(); }
+  // Relaxed: it only says that this CTA runs; what it wrote before is published by sync().
+  __device__ void arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;"); }
   __device__ void wait() { cooperative_groups::this_cluster().barrier_wait(); }
   __device__ void leave() { cooperative_groups::this_cluster().sync(); }
 

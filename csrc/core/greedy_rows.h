@@ -39,6 +39,7 @@ SPECFAST_HD KeyFlag scan_elements(const T* row, int32_t begin, int32_t end, int3
   float best = -INFINITY;
   int32_t best_id = 0;
   bool has_nan = false;
+  SPECFAST_NO_UNROLL
   for (int32_t i = begin; i < end; i += step) {
     float value = to_float(row[i]);
     has_nan |= value != value;
@@ -93,6 +94,7 @@ struct GreedyLogits {
     started = true;
     turn ^= 1;
     uint64_t* box = mailbox + (turn * kRows + group) * kMaxParts;
+    SPECFAST_NO_UNROLL
     for (int part = member; part < team.parts(); part += group_size) {
       *team.remote(part, box + team.part()) = best.key | (best.flag ? 1u : 0u);
     }

@@ -4,7 +4,8 @@
 
 namespace specfast {
 
-// Sixteen bytes of a row, and their largest element; NaN if one of them is NaN.
+// Sixteen bytes of a row. `max_nan` is their largest element, NaN if one is NaN; `first_equal` the
+// position of the first element that equals `value`, which is one of them.
 template <class T>
 struct RowVector;
 
@@ -15,6 +16,13 @@ struct RowVector<float> {
     return larger(larger(__uint_as_float(v.x), __uint_as_float(v.y)),
                   larger(__uint_as_float(v.z), __uint_as_float(v.w)));
   }
+  static __device__ int first_equal(const uint4& v, float value) {
+    int position = 3;
+    if (__uint_as_float(v.z) == value) position = 2;
+    if (__uint_as_float(v.y) == value) position = 1;
+    if (__uint_as_float(v.x) == value) position = 0;
+    return position;
+  }
 
  private:
   static __device__ float larger(float a, float b) {
@@ -24,41 +32,69 @@ struct RowVector<float> {
   }
 };
 
-template <>
-struct RowVector<BFloat16> {
+// Two 16-bit elements a word.
+template <class Pair>
+struct PairVector {
   static constexpr int kElements = 8;
   static __device__ float max_nan(const uint4& v) {
-    __nv_bfloat162 pair = __hmax2_nan(__hmax2_nan(as_pair(v.x), as_pair(v.y)),
-                                      __hmax2_nan(as_pair(v.z), as_pair(v.w)));
-    return __bfloat162float(__hmax_nan(pair.x, pair.y));
+    Pair pair = __hmax2_nan(__hmax2_nan(as_pair(v.x), as_pair(v.y)),
+                            __hmax2_nan(as_pair(v.z), as_pair(v.w)));
+    return to_single(__hmax_nan(pair.x, pair.y));
+  }
+  static __device__ int first_equal(const uint4& v, float value) {
+    Pair wanted = to_pair(value);
+    int position = 7;
+    const unsigned words[] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 3; i >= 0; --i) {
+      unsigned equal = __heq2_mask(as_pair(words[i]), wanted);
+      if ((equal >> 16) != 0) position = 2 * i + 1;
+      if ((equal & 0xffffu) != 0) position = 2 * i;
+    }
+    return position;
   }
 
  private:
-  static __device__ __nv_bfloat162 as_pair(unsigned word) {
-    return *reinterpret_cast<__nv_bfloat162*>(&word);
+  static __device__ Pair as_pair(unsigned word) { return *reinterpret_cast<Pair*>(&word); }
+  static __device__ float to_single(__nv_bfloat16 value) { return __bfloat162float(value); }
+  static __device__ float to_single(__half value) { return __half2float(value); }
+  static __device__ Pair to_pair(float value) {
+    if constexpr (std::is_same_v<Pair, __half2>) {
+      return __float2half2_rn(value);
+    } else {
+      return __float2bfloat162_rn(value);
+    }
   }
 };
 
 template <>
-struct RowVector<Float16> {
-  static constexpr int kElements = 8;
-  static __device__ float max_nan(const uint4& v) {
-    __half2 pair = __hmax2_nan(__hmax2_nan(as_pair(v.x), as_pair(v.y)),
-                               __hmax2_nan(as_pair(v.z), as_pair(v.w)));
-    return __half2float(__hmax_nan(pair.x, pair.y));
-  }
+struct RowVector<BFloat16> : PairVector<__nv_bfloat162> {};
+template <>
+struct RowVector<Float16> : PairVector<__half2> {};
 
- private:
-  static __device__ __half2 as_pair(unsigned word) { return *reinterpret_cast<__half2*>(&word); }
-};
+// What scan_vectors leaves: elements before the first and after the last whole vector, and the
+// vectors of a share that holds a NaN, which hides the rest of its vector. Rare, so out of line.
+template <class T>
+__device__ __noinline__ KeyFlag scan_leftovers(const T* row, int32_t vocab_size, int32_t head,
+                                               int32_t vectors, int32_t thread, int32_t threads,
+                                               bool has_nan) {
+  constexpr int kElements = RowVector<T>::kElements;
+  uint64_t key = 0;
+  for (int32_t index = thread; has_nan && index < vectors; index += threads) {
+    int32_t first = head + index * kElements;
+    key = max_of(key, scan_elements(row, first, first + kElements, 1).key);
+  }
+  KeyFlag before = scan_elements(row, thread, head, threads);
+  KeyFlag after = scan_elements(row, head + vectors * kElements + thread, vocab_size, threads);
+  return {max_of(key, max_of(before.key, after.key)), has_nan || before.flag || after.flag};
+}
 
 // scan_elements over the 16-byte vectors of a row, for the thread that owns every `threads`-th of
-// them. A vector is kept whole when its maximum is the best so far, so the id within it is looked
-// up once, from registers. A NaN hides the rest of its vector; the share is then scanned again.
+// them. The best vector so far stays in registers, so that the id within it is looked up once.
 template <class T>
 __device__ KeyFlag scan_vectors(const T* row, int32_t vocab_size, int32_t thread, int32_t threads) {
   constexpr int kElements = RowVector<T>::kElements;
-  constexpr int kInFlight = 4;
+  constexpr int kInFlight = 8;
   int32_t misaligned = reinterpret_cast<uintptr_t>(row) % sizeof(uint4) / sizeof(T);
   int32_t head = min_of(misaligned == 0 ? 0 : kElements - misaligned, vocab_size);
   int32_t vectors = (vocab_size - head) / kElements;
@@ -66,8 +102,9 @@ __device__ KeyFlag scan_vectors(const T* row, int32_t vocab_size, int32_t thread
 
   float best = -INFINITY;
   uint4 best_vector = make_uint4(0, 0, 0, 0);
-  int32_t best_index = -1;
+  int32_t best_index = 0;
   bool has_nan = false;
+#pragma unroll 1
   for (int32_t base = thread; base < vectors; base += kInFlight * threads) {
     uint4 loaded[kInFlight];
 #pragma unroll
@@ -89,20 +126,13 @@ __device__ KeyFlag scan_vectors(const T* row, int32_t vocab_size, int32_t thread
       }
     }
   }
-
-  KeyFlag out{0, has_nan};
-  if (has_nan) {
-    for (int32_t index = thread; index < vectors; index += threads) {
-      int32_t first = head + index * kElements;
-      out.key = max_of(out.key, scan_elements(row, first, first + kElements, 1).key);
-    }
-  } else if (best_index >= 0) {
-    KeyFlag within = scan_elements(reinterpret_cast<const T*>(&best_vector), 0, kElements, 1);
-    out.key = argmax_key(best, head + best_index * kElements + argmax_id(within.key));
+  int32_t id = head + best_index * kElements + RowVector<T>::first_equal(best_vector, best);
+  KeyFlag out{argmax_key(best, id), has_nan};
+  if (has_nan || head + vectors * kElements != vocab_size || head != 0) {
+    KeyFlag rest = scan_leftovers(row, vocab_size, head, vectors, thread, threads, has_nan);
+    out = {max_of(out.key, rest.key), rest.flag};
   }
-  KeyFlag first = scan_elements(row, thread, head, threads);
-  KeyFlag last = scan_elements(row, head + vectors * kElements + thread, vocab_size, threads);
-  return {max_of(out.key, max_of(first.key, last.key)), out.flag || first.flag || last.flag};
+  return out;
 }
 
 }  // namespace specfast

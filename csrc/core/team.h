@@ -15,7 +15,8 @@ namespace specfast {
 //   int part(), parts()       this part within the team
 //   void sync_part()          barrier and memory order over one part
 //   void sync()               barrier and memory order over the whole team
-//   void arrive(), wait()     sync() in two halves: work between them overlaps the waiting. Before
+//   void arrive(), wait()     a barrier in two halves, work between them overlaps the waiting; it
+//                             orders only what was written before kernels or sync(). Before
 //                             the first access through remote() a body passes sync() or wait():
 //                             another part's scratch may not be there earlier
 //   T* scratch<T>(n)          n elements, uninitialised; all threads ask in the same order

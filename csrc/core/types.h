@@ -11,6 +11,13 @@
 #define SPECFAST_HD inline
 #endif
 
+// Before a loop that is short or runs rarely: unrolling it would only lengthen the way past it.
+#if defined(__CUDACC__)
+#define SPECFAST_NO_UNROLL _Pragma("unroll 1")
+#else
+#define SPECFAST_NO_UNROLL
+#endif
+
 namespace specfast {
 
 constexpr int32_t kNoToken = -1;

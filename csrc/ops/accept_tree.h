@@ -28,6 +28,7 @@ struct TreeLinks {
   template <class Team>
   SPECFAST_HD void load(Team& team, const AcceptParams& p, int b) {
     first = static_cast<int64_t>(b) * p.num_nodes;
+    SPECFAST_NO_UNROLL
     for (int i = team.rank(); i < p.num_nodes; i += team.size()) {
       tokens[i] = draft_token(p, b, i);
       children[i] = retrieve_next_token[first + i];
