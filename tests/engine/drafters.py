@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import torch
 from engine.models import VOCAB
 from specfast.drafters import DraftBatch, DraftRequest
 
@@ -56,6 +57,43 @@ class OracleDrafter:
             parents += [above, wrong, above]
             above = wrong + 2
         return tokens[:rows], parents[:rows]
+
+
+class NoiseDrafter:
+    """Any ids (a few true ones among them), any parents, any verify_lens."""
+
+    def __init__(self, texts: Sequence[Sequence[int]], seed: int) -> None:
+        self._texts = [list(text) for text in texts]
+        self._random = random.Random(seed)
+
+    def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
+        draw = self._random
+        width = draw.randint(1, verify_width)
+        tokens = [[self._token(request) for _ in range(width)] for request in requests]
+        # Mostly a node before it, at times anything.
+        parents = [
+            [
+                draw.choice([*range(max(node, 1))] * 6 + [-1, node, width, 10**6])
+                for node in range(width)
+            ]
+            for _ in requests
+        ]
+        verify_lens = [draw.randint(0, width + 2) for _ in requests]
+        chain = draw.random() < 0.3
+        return DraftBatch(
+            torch.tensor(tokens, dtype=torch.int32),
+            verify_lens,
+            None if chain else torch.tensor(parents, dtype=torch.int32),
+        )
+
+    def _token(self, request: DraftRequest) -> int:
+        done = len(request.token_ids)
+        text = next(text for text in self._texts if text[:done] == request.token_ids)
+        true = text[done : done + 3]
+        return self._random.choice([*true * 4, -1, VOCAB, -(2**31), self._random.randrange(VOCAB)])
+
+    def release(self, request_id: int) -> None:
+        pass
 
 
 class FixedDrafter:

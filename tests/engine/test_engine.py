@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import pytest
 import specfast
-from engine.drafters import FixedDrafter, OracleDrafter
+from engine.drafters import FixedDrafter, NoiseDrafter, OracleDrafter
 from engine.models import CONTEXT, VOCAB, plain_greedy, random_prompt, tiny_model
 from specfast import FinishReason, Status
 from specfast.drafters import Drafter, NgramDrafter
@@ -32,7 +32,7 @@ def oracle(prompts: list[list[int]], tree: bool = False, architecture: str = "ll
 
 def check_rounds(generation: Generation) -> None:
     """What every run must show, whoever drafted."""
-    first, *rounds = generation.rounds
+    first = generation.rounds[0]
     assert (first.num_proposed, first.num_accepted, len(first.token_ids)) == (0, 0, 1)
     for output in generation.rounds:
         assert output.num_accepted <= output.num_proposed
@@ -43,7 +43,6 @@ def check_rounds(generation: Generation) -> None:
     assert generation.rounds[-1].finish_reason == generation.finish_reason
     emitted = [token for output in generation.rounds for token in output.token_ids]
     assert emitted == generation.token_ids
-    assert all(output.num_proposed < 8 for output in rounds)
 
 
 def check_all_returned(engine: Engine) -> None:
@@ -52,14 +51,14 @@ def check_all_returned(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("page_size", [1, 16, 64])
-@pytest.mark.parametrize("tree", [False], ids=["chain"])
+@pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "deepseek_v3"])
 def test_output_equals_plain_decoding(
     architecture: str, tree: bool, page_size: int, device: str
 ) -> None:
     model = tiny_model(architecture).to(device)
     drafter = oracle(PROMPTS, tree, architecture)
-    engine = Engine(model, drafter, page_size=page_size)
+    engine = Engine(model, drafter, page_size=page_size, verify_width=16)
     generations = engine.generate(PROMPTS, GenerationParams(max_new_tokens=NUM_TOKENS))
     for prompt, generation in zip(PROMPTS, generations, strict=True):
         assert generation.prompt_ids == prompt
@@ -82,7 +81,7 @@ def test_without_a_drafter_every_round_emits_one_token(device: str) -> None:
         check_rounds(generation)
 
 
-@pytest.mark.parametrize("tree", [False], ids=["chain"])
+@pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
 def test_ngram_drafts_are_accepted_and_change_nothing(tree: bool, device: str) -> None:
     model = tiny_model("olmo2").to(device)
     prompt = random_prompt(10, seed=1)
@@ -96,7 +95,7 @@ def test_ngram_drafts_are_accepted_and_change_nothing(tree: bool, device: str) -
 
 
 @pytest.mark.parametrize("verify_width", [1, 2, 3])
-@pytest.mark.parametrize("tree", [False], ids=["chain"])
+@pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
 def test_narrow_windows(verify_width: int, tree: bool) -> None:
     engine = Engine(tiny_model(), oracle(PROMPTS, tree), verify_width=verify_width)
     generations = engine.generate(PROMPTS, GenerationParams(max_new_tokens=NUM_TOKENS))
@@ -105,7 +104,7 @@ def test_narrow_windows(verify_width: int, tree: bool) -> None:
         assert all(output.num_proposed < verify_width for output in generation.rounds)
 
 
-@pytest.mark.parametrize("tree", [False], ids=["chain"])
+@pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
 def test_requests_join_and_leave_between_rounds(tree: bool) -> None:
     prompts = [random_prompt(length, seed=length) for length in (3, 9, 14, 20, 26, 33)]
     limits = [1, 25, 8, 40, 2, 13]
@@ -132,7 +131,7 @@ def test_requests_join_and_leave_between_rounds(tree: bool) -> None:
     check_all_returned(engine)
 
 
-@pytest.mark.parametrize("tree", [False], ids=["chain"])
+@pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
 @pytest.mark.parametrize("end_at", [1, 4, 11])
 def test_an_end_inside_an_accepted_block_cuts_it(end_at: int, tree: bool) -> None:
     prompt = PROMPTS[0]
@@ -184,7 +183,7 @@ def test_ends_that_do_not_count_are_passed_over() -> None:
     assert reasons[ids[2]] is FinishReason.EOS
 
 
-@pytest.mark.parametrize("tree", [False], ids=["chain"])
+@pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
 @pytest.mark.parametrize("prompt_len", [CONTEXT - 9, CONTEXT - 2, CONTEXT - 1])
 def test_the_context_ends_a_request(prompt_len: int, tree: bool) -> None:
     model = tiny_model()
@@ -215,7 +214,7 @@ def test_a_small_pool_is_a_small_context_and_makes_requests_wait() -> None:
 
 
 def test_pages_return_after_many_random_rounds() -> None:
-    engine = Engine(tiny_model(), NgramDrafter(), page_size=3, max_batch_size=4)
+    engine = Engine(tiny_model(), NgramDrafter(tree=True), page_size=3, max_batch_size=4)
     for seed in range(5):
         prompts = [random_prompt(1 + (7 * seed + 5 * i) % 23, seed=i) for i in range(6)]
         engine.generate(prompts, GenerationParams(max_new_tokens=1 + 4 * seed))
@@ -227,6 +226,9 @@ def test_pages_return_after_many_random_rounds() -> None:
     [
         ([-1, -1, 5], None, Status.BAD_TOKEN),
         ([VOCAB, 2**31 - 1], None, Status.BAD_TOKEN),
+        ([-1, VOCAB, 5, -2], [0, 0, 0, 1], Status.BAD_TOKEN),
+        # A parent that comes later, one out of range, one that is its own.
+        ([1, 2, 3, 4], [2, 0, 99, 4], Status.BAD_TREE),
     ],
 )
 def test_bad_drafts_are_flagged_and_change_nothing(
@@ -237,6 +239,34 @@ def test_bad_drafts_are_flagged_and_change_nothing(
     for prompt, generation in zip(PROMPTS, generations, strict=True):
         assert generation.token_ids == expected(prompt)[:12]
         assert all(output.status == status for output in generation.rounds[1:])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_noise_changes_nothing(seed: int, device: str) -> None:
+    drafter = NoiseDrafter([prompt + expected(prompt) for prompt in PROMPTS], seed)
+    engine = Engine(tiny_model().to(device), drafter, page_size=1 + 3 * seed, verify_width=24)
+    generations = engine.generate(PROMPTS, GenerationParams(max_new_tokens=NUM_TOKENS))
+    for prompt, generation in zip(PROMPTS, generations, strict=True):
+        assert generation.token_ids == expected(prompt)
+        assert any(output.num_accepted for output in generation.rounds)
+    check_all_returned(engine)
+
+
+def test_duplicate_siblings_emit_their_token_once() -> None:
+    prompt = PROMPTS[2]
+    text = expected(prompt)
+    #   anchor -> t1, t1 (again), wrong;  t2 under the first and under the second t1
+    drafts = [text[1], text[1], (text[1] + 1) % VOCAB, text[2], text[2]]
+    engine = Engine(tiny_model(), FixedDrafter(drafts, [0, 0, 0, 2, 1]))
+    engine.add_request(prompt, GenerationParams(max_new_tokens=NUM_TOKENS))
+    (prefill,) = engine.step()
+    (first,) = engine.step()
+    assert prefill.token_ids + first.token_ids == text[:4]
+    assert first.num_accepted == 2
+    emitted = prefill.token_ids + first.token_ids
+    while engine.has_unfinished:
+        emitted += engine.step()[0].token_ids
+    assert emitted == text
 
 
 def test_a_drafter_that_breaks_its_contract_is_named() -> None:
@@ -260,6 +290,9 @@ def test_bad_prompts_are_refused_in_one_sentence(prompt: list[int], reason: str)
     engine = Engine(tiny_model())
     with pytest.raises(ValueError, match=reason):
         engine.add_request(prompt)
+    # One bad prompt refuses the whole call.
+    with pytest.raises(ValueError, match=reason):
+        engine.generate([[1, 2], prompt])
     assert not engine.has_unfinished
 
 

@@ -15,10 +15,11 @@ from specfast.engine.requests import Generation, GenerationParams, Request, Roun
 from specfast.engine.target import Target
 from specfast.engine.verifier import Verifier
 from specfast.records import AcceptRecord
-from specfast.status import FinishReason, Status
+from specfast.status import Status
 
-# Context per batch slot that the default pool has room for.
-_DEFAULT_TOKENS_PER_SLOT = 2048
+# What the default pool has room for: one long request, or a full batch of usual ones.
+_LONG_REQUEST_TOKENS = 16384
+_USUAL_REQUEST_TOKENS = 2048
 
 
 class Engine:
@@ -38,8 +39,8 @@ class Engine:
     page_size : int
         Tokens per KV page.
     num_pages : int, optional
-        Size of the pool. Default: the model's whole context once, and at least 2048 tokens for
-        each of ``max_batch_size`` requests.
+        Size of the pool; a request cannot grow beyond it. Default: 2048 tokens for each of
+        ``max_batch_size`` requests, at least 16384, but no more than their contexts hold.
     verify_width : int
         Rows verified per request and round at most, the anchor included.
     check_invariants : bool
@@ -74,10 +75,8 @@ class Engine:
         self.drafter = drafter or PlainDecoding()
         self.verify_width = verify_width
         self.check_invariants = check_invariants
-        limit = self.target.context_length or _DEFAULT_TOKENS_PER_SLOT
         if num_pages is None:
-            per_slot = min(limit, _DEFAULT_TOKENS_PER_SLOT)
-            num_pages = -(-max(limit, max_batch_size * per_slot) // page_size)
+            num_pages = _default_pages(self.target.context_length, max_batch_size, page_size)
         self.pool = PagedKvPool(
             self.target.kv_shapes,
             num_pages=num_pages,
@@ -85,14 +84,11 @@ class Engine:
             dtype=self.target.kv_dtype,
             device=self.target.device,
         )
-        self.context_length = min(
-            self.target.context_length or num_pages * page_size, num_pages * page_size
-        )
+        pool_tokens = num_pages * page_size
+        self.context_length = min(self.target.context_length or pool_tokens, pool_tokens)
+        pages_per_request = self.pool.pages_for(self.context_length)
         self._page_table = PageTable(
-            max_batch_size,
-            self.pool.pages_for(self.context_length),
-            page_size,
-            self.target.device,
+            max_batch_size, pages_per_request, page_size, self.target.device
         )
         self._verifier = Verifier(self.target, self.pool, self._page_table)
         self._waiting: deque[Request] = deque()
@@ -112,31 +108,7 @@ class Engine:
             An empty prompt, an id outside the vocabulary, or a prompt that leaves the context no
             room for a new token.
         """
-        params = params or GenerationParams()
-        prompt = [int(token) for token in prompt_ids]
-        if not prompt:
-            raise ValueError("expected a prompt of at least one token, got none")
-        for token in prompt:
-            if not 0 <= token < self.target.vocab_size:
-                raise ValueError(
-                    f"expected prompt ids in [0, {self.target.vocab_size}), got {token}"
-                )
-        if len(prompt) >= self.context_length:
-            raise ValueError(
-                f"expected a prompt of at most {self.context_length - 1} tokens "
-                f"(the context holds {self.context_length}), got {len(prompt)}"
-            )
-        max_len = min(len(prompt) + params.max_new_tokens, self.context_length)
-        longest = min(max_len + self.verify_width, self.context_length)
-        request = Request(
-            request_id=self._num_requests,
-            params=params,
-            token_ids=prompt,
-            num_prompt_tokens=len(prompt),
-            max_len=max_len,
-            reserved_pages=self.pool.pages_for(longest),
-        )
-        self._num_requests += 1
+        request = self._new_request(prompt_ids, params)
         self._waiting.append(request)
         return request.request_id
 
@@ -156,13 +128,13 @@ class Engine:
         params: GenerationParams | None = None,
         on_round: Callable[[RoundOutput], None] | None = None,
     ) -> list[Generation]:
-        """Decode all prompts to their ends; ``on_round`` sees every output as it is decided."""
-        generations = {}
-        for prompt in prompts:
-            request_id = self.add_request(prompt, params)
-            generations[request_id] = Generation(
-                request_id, list(prompt), [], FinishReason.NOT_FINISHED, []
-            )
+        """Decode all prompts to their ends; ``on_round`` sees every output as it is decided.
+
+        Raises ValueError as :meth:`add_request` does, before anything is decoded.
+        """
+        requests = [self._new_request(prompt, params) for prompt in prompts]
+        self._waiting += requests
+        generations = {r.request_id: Generation(r.request_id, list(r.token_ids)) for r in requests}
         while any(not g.finish_reason for g in generations.values()):
             for output in self.step():
                 if on_round is not None:
@@ -170,6 +142,33 @@ class Engine:
                 if output.request_id in generations:
                     generations[output.request_id].append(output)
         return list(generations.values())
+
+    def _new_request(self, prompt_ids: Sequence[int], params: GenerationParams | None) -> Request:
+        params = params or GenerationParams()
+        prompt = [int(token) for token in prompt_ids]
+        if not prompt:
+            raise ValueError("expected a prompt of at least one token, got none")
+        for token in prompt:
+            if not 0 <= token < self.target.vocab_size:
+                raise ValueError(
+                    f"expected prompt ids in [0, {self.target.vocab_size}), got {token}"
+                )
+        if len(prompt) >= self.context_length:
+            raise ValueError(
+                f"expected a prompt of at most {self.context_length - 1} tokens "
+                f"(the context holds {self.context_length}), got {len(prompt)}"
+            )
+        max_len = min(len(prompt) + params.max_new_tokens, self.context_length)
+        longest = min(max_len + self.verify_width, self.context_length)
+        self._num_requests += 1
+        return Request(
+            request_id=self._num_requests - 1,
+            params=params,
+            token_ids=prompt,
+            num_prompt_tokens=len(prompt),
+            max_len=max_len,
+            reserved_pages=self.pool.pages_for(longest),
+        )
 
     def _admit(self) -> list[Request]:
         """Take from the queue, in order, what fits beside the running requests."""
@@ -262,8 +261,6 @@ class Engine:
 
 
 def _check_draft(draft: DraftBatch, batch_size: int, verify_width: int) -> None:
-    if draft.parents is not None:
-        raise RuntimeError("drafter: expected a chain, got a tree, which is not verified yet")
     shape = tuple(draft.tokens.shape)
     if len(shape) != 2 or shape[0] != batch_size or not 1 <= shape[1] <= verify_width:
         raise RuntimeError(
@@ -274,3 +271,9 @@ def _check_draft(draft: DraftBatch, batch_size: int, verify_width: int) -> None:
         raise RuntimeError(
             f"drafter: expected {batch_size} verify_lens, got {len(draft.verify_lens)}"
         )
+
+
+def _default_pages(context_length: int | None, max_batch_size: int, page_size: int) -> int:
+    limit = context_length or _LONG_REQUEST_TOKENS
+    batch = max_batch_size * min(limit, _USUAL_REQUEST_TOKENS)
+    return -(-max(batch, min(limit, _LONG_REQUEST_TOKENS)) // page_size)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specfast.kv_layout import KvBuffer, KvLayout
+
 
 @dataclass(frozen=True)
 class KvShape:
@@ -50,6 +52,11 @@ class PagedKvPool:
         # A stack, lowest page on top: pages that were just returned are reused first.
         self._free = list(range(num_pages - 1, -1, -1))
 
+    def layout(self) -> KvLayout:
+        """All layers at once, for relocation."""
+        storages = (*self.keys, *self.values)
+        return KvLayout([KvBuffer.slots(storage) for storage in storages])
+
     @property
     def num_free_pages(self) -> int:
         return len(self._free)
@@ -91,9 +98,8 @@ class PageTable:
         new = torch.tensor(pages, dtype=torch.int32, device=self._pages.device)
         self._pages[row, first : first + len(pages)] = new
 
-    def slots(self, rows: Sequence[int], positions: Tensor) -> Tensor:
-        """KV slots of ``positions`` int64 [B, K], one row of the table per row; int64 [B, K]."""
-        index = torch.tensor(rows, dtype=torch.int64, device=positions.device)
+    def slots(self, rows: Tensor, positions: Tensor) -> Tensor:
+        """KV slots of ``positions`` int64 [B, K] of the requests in ``rows`` [B]; int64 [B, K]."""
         page = torch.div(positions, self.page_size, rounding_mode="floor")
-        pages = self._pages[index[:, None], page].long()
+        pages = self._pages[rows[:, None], page].long()
         return pages * self.page_size + positions % self.page_size

@@ -53,9 +53,9 @@ class Generation:
 
     request_id: int
     prompt_ids: list[int]
-    token_ids: list[int]
-    finish_reason: FinishReason
-    rounds: list[RoundOutput]
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason = FinishReason.NOT_FINISHED
+    rounds: list[RoundOutput] = field(default_factory=list)
 
     def append(self, output: RoundOutput) -> None:
         self.token_ids += output.token_ids

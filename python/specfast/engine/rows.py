@@ -67,7 +67,9 @@ def lay_out_rows(
     prefix_lens = [request.committed_len for request in requests]
     num_rows, width = sum(verify_lens), max(verify_lens)
     kv_len = max(p + v for p, v in zip(prefix_lens, verify_lens, strict=True))
-    prefix, rows = torch.tensor([prefix_lens, list(verify_lens)], device=device)
+    table_rows = [request.slot for request in requests]
+    per_request = torch.tensor([prefix_lens, list(verify_lens), table_rows], device=device)
+    prefix, rows, table_row = per_request.unbind()
     indptr = torch.nn.functional.pad(rows.cumsum(0), (1, 0))
 
     request_of_row = torch.repeat_interleave(rows, output_size=num_rows)
@@ -75,10 +77,8 @@ def lay_out_rows(
     offsets = torch.minimum(torch.arange(width, device=device), rows[:, None] - 1)
 
     last_position = (prefix + rows)[:, None] - 1
-    kv_slots = page_table.slots(
-        [request.slot for request in requests],
-        torch.minimum(torch.arange(kv_len, device=device), last_position),
-    )
+    positions = torch.minimum(torch.arange(kv_len, device=device), last_position)
+    kv_slots = page_table.slots(table_row, positions)
     return RowBatch(
         prefix_lens=prefix.int(),
         verify_lens=rows.int(),

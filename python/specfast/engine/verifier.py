@@ -14,7 +14,7 @@ from specfast.engine.pool import PagedKvPool, PageTable
 from specfast.engine.requests import Request
 from specfast.engine.rows import RowBatch, lay_out_rows
 from specfast.engine.target import Target
-from specfast.records import AcceptRecord, FinishRules
+from specfast.records import AcceptRecord, FinishRules, TreeRecord
 
 
 class Verifier:
@@ -24,6 +24,7 @@ class Verifier:
         self._target = target
         self._pool = pool
         self._page_table = page_table
+        self._layout = pool.layout()
 
     def prefill(self, request: Request) -> AcceptRecord:
         """Write the KV of the prompt; its last row emits the first token."""
@@ -52,34 +53,85 @@ class Verifier:
         tokens = draft.tokens.clone()
         tokens[:, 0] = torch.tensor([request.token_ids[-1] for request in requests])
         tokens = tokens.to(self._target.device)
-        positions = rows.prefix_lens[:, None] + rows.offsets
+        tree = self._build_tree(draft, tokens, rows)
+        window_mask = None if tree is None else tree.mask
+        positions = rows.prefix_lens[:, None] + rows.offsets if tree is None else tree.positions
         logits = self._target.forward(
             rows.flatten(self._embeddable(tokens)),
             rows.flatten(positions).long(),
-            PagedAttention(self._pool, rows),
+            PagedAttention(self._pool, rows, window_mask),
         )
         sizes = (rows.batch_size, tokens.shape[1], rows.num_rows)
         record, packed = _packed_record(*sizes, tokens.device)
-        # The accepted rows of a chain are the front of the window: no KV moves.
-        ops.accept_chain(
-            tokens,
-            rows.prefix_lens,
-            target_logits=logits,
-            qo_indptr=rows.qo_indptr,
-            verify_lens=rows.verify_lens,
-            finish=_finish_rules(requests, tokens.device),
-            out_cache_loc=rows.out_cache_loc,
-            out=record,
-        )
+        self._accept(requests, tokens, tree, rows, logits, record)
         return _unpacked(packed.cpu(), *sizes)
 
     def _lay_out(self, requests: Sequence[Request], verify_lens: Sequence[int]) -> RowBatch:
         return lay_out_rows(requests, verify_lens, self._page_table, self._target.device)
 
+    def _build_tree(self, draft: DraftBatch, tokens: Tensor, rows: RowBatch) -> TreeRecord | None:
+        if draft.parents is None:
+            return None
+        return ops.tree_from_parents(
+            tokens,
+            draft.parents.to(tokens.device),
+            rows.prefix_lens,
+            verify_lens=rows.verify_lens,
+            mask_mode="qlen",
+        )
+
     def _embeddable(self, tokens: Tensor) -> Tensor:
         """Any legal id where a draft has none: accept rejects it, the embedding must survive it."""
         legal = (tokens >= 0) & (tokens < self._target.vocab_size)
         return torch.where(legal, tokens, 0)
+
+    def _accept(
+        self,
+        requests: Sequence[Request],
+        tokens: Tensor,
+        tree: TreeRecord | None,
+        rows: RowBatch,
+        logits: Tensor,
+        record: AcceptRecord,
+    ) -> None:
+        finish = _finish_rules(requests, tokens.device)
+        if tree is None:
+            # The accepted rows of a chain are the front of the window: nothing moves.
+            ops.accept_chain(
+                tokens,
+                rows.prefix_lens,
+                target_logits=logits,
+                qo_indptr=rows.qo_indptr,
+                verify_lens=rows.verify_lens,
+                finish=finish,
+                out_cache_loc=rows.out_cache_loc,
+                out=record,
+            )
+            return
+        record.status.copy_(tree.status)
+        ops.accept_tree(
+            tokens,
+            tree.retrieve_next_token,
+            tree.retrieve_next_sibling,
+            rows.prefix_lens,
+            width=tokens.shape[1],
+            target_logits=logits,
+            qo_indptr=rows.qo_indptr,
+            verify_lens=rows.verify_lens,
+            finish=finish,
+            out_cache_loc=rows.out_cache_loc,
+            out=record,
+            accumulate_status=True,
+        )
+        ops.relocate_kv(
+            self._layout,
+            record.accept_index,
+            record.commit_lens,
+            out_cache_loc=rows.out_cache_loc,
+            qo_indptr=rows.qo_indptr,
+            status=record.status,
+            accumulate_status=True,
+        )
 
 
 def _finish_rules(requests: Sequence[Request], device: torch.device) -> FinishRules:
