@@ -84,8 +84,6 @@ install_project() {
   if [ "$(cat ".venv/.specfast-$level" 2>/dev/null)" = "$hash" ]; then
     return
   fi
-  command -v "${CXX:-c++}" >/dev/null ||
-    fail "needs a C++17 compiler, and found no ${CXX:-c++}; on Debian and Ubuntu: apt install g++"
   if ! command -v "${CUDACXX:-nvcc}" >/dev/null; then
     say "no nvcc found, building for the CPU only"
   fi
@@ -102,6 +100,8 @@ install_project() {
 }
 
 prepare_environment() {
+  command -v "${CXX:-c++}" >/dev/null ||
+    fail "needs a C++17 compiler, and found no ${CXX:-c++}; on Debian and Ubuntu: apt install g++"
   make_venv
   if ! has_version torch 2.10; then
     # Word splitting on purpose: it may carry options.
