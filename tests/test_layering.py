@@ -33,8 +33,8 @@ INCLUDES = {
 
 # What an op may not do: allocate, copy, wait; and torch's side may not launch or allocate.
 FORBIDDEN = {
-    "csrc/core/*": r"\bcuda(Malloc|Free|Memcpy|Memset)\w*|\bcuda\w+Synchronize\b",
-    "csrc/ops/*": r"\bcuda(Malloc|Free|Memcpy|Memset)\w*|\bcuda\w+Synchronize\b",
+    "csrc/core/*": r"\bcuda(Malloc|Free|Memcpy|Memset)\w*|\bcuda(Device|Stream|Event)Synchronize\b",
+    "csrc/ops/*": r"\bcuda(Malloc|Free|Memcpy|Memset)\w*|\bcuda(Device|Stream|Event)Synchronize\b",
     "csrc/torch/*": r"<<<|\bstable::(new_)?(empty|zeros|ones|full|clone|to)\w*\(",
 }
 
