@@ -25,6 +25,7 @@ class RowBatch:
     kv_slots : int64 [B, K]                slot of each position, window included; padding repeats
                                            the last, so that only written slots are ever read
     out_cache_loc : int32 [R]              slot that each row writes
+    starts_empty : bool                    no request has committed KV yet
     """
 
     prefix_lens: Tensor
