@@ -11,14 +11,14 @@ SPECFAST_HD void accept_request(Team& team, const AcceptParams& p, Links links, 
                                 int b) {
   Path path;
   team.arrive();
-  source.place(team, kAhead);
+  source.place(team, p, kAhead);
   links.place(team, p);
   path.place(team, p);
 
   Window window = request_window(p, b);
   TailInputs<Team> tail(team, p, b, window);
   links.load(team, p, b);
-  if (team.part() == 0) clear_predict(team, p, b, window);
+  source.load(team, window.base, min_of(window.rows, p.num_nodes));
 
   if (window.verified > 0) {
     walk<kAhead>(team, p, window, links, source, path);
@@ -40,7 +40,7 @@ template <class Links, class Source>
 size_t accept_scratch_bytes(const AcceptParams& p, Links links, Source source, int ahead) {
   ScratchSizer sizer;
   Path path;
-  source.place(sizer, ahead);
+  source.place(sizer, p, ahead);
   links.place(sizer, p);
   path.place(sizer, p);
   return sizer.bytes();

@@ -5,10 +5,11 @@
 namespace specfast {
 
 // What the tail needs from memory, asked for before the walk so that it costs no latency after.
-// Each thread holds the first ending id and the first slot that fall to it.
+// Each thread of part 0 holds the first ending id and the first slot that fall to it.
 template <class Team>
 struct TailInputs {
   SPECFAST_HD TailInputs(Team& team, const AcceptParams& p, int b, const Window& window) {
+    if (team.part() != 0) return;
     const FinishParams& finish = p.finish;
     prefix_len = p.prefix_lens[b];
     if (finish.max_tokens_left != nullptr) limit = max_of(finish.max_tokens_left[b], 0);
@@ -27,7 +28,7 @@ struct TailInputs {
     return finish.stop_token_ids[static_cast<int64_t>(b) * finish.num_stop + i - finish.num_eos];
   }
 
-  int32_t prefix_len;
+  int32_t prefix_len = 0;
   int32_t limit = INT32_MAX;  // tokens that may be emitted
   int32_t minimum = 0;        // tokens before EOS or a stop id counts
   bool ignore_eos = false;
@@ -70,8 +71,8 @@ SPECFAST_HD Truncation truncate(Team& team, const AcceptParams& p, int b,
   return {path.length, kNotFinished};
 }
 
-// Fills the request's rows of `predict` with the padding. Before the walk: the tail then writes
-// the committed rows over it, barriers later.
+// Fills the request's rows of `predict` with the padding; the committed ones come over it after a
+// barrier.
 template <class Team>
 SPECFAST_HD void clear_predict(Team& team, const AcceptParams& p, int b, const Window& window) {
   int64_t end = window.base + window.rows;
@@ -86,7 +87,8 @@ SPECFAST_HD void clear_predict(Team& team, const AcceptParams& p, int b, const W
 template <class Team>
 SPECFAST_HD void write_record(Team& team, const AcceptParams& p, int b, const Window& window,
                               const TailInputs<Team>& in, const Path& path) {
-  team.sync_part();  // rank 0 wrote the path
+  clear_predict(team, p, b, window);
+  team.sync_part();  // rank 0 wrote the path; predict is clear
   Truncation cut{0, kNotFinished};
   if (window.verified > 0) cut = truncate(team, p, b, in, path);
   SPECFAST_NO_UNROLL

@@ -2,6 +2,7 @@
 
 #include <cooperative_groups.h>
 
+#include "core/exchange.cuh"
 #include "core/team.h"
 
 namespace specfast {
@@ -37,6 +38,9 @@ class BlockTeam {
   __device__ T* remote(int, T* pointer) {
     return pointer;
   }
+
+  __device__ void post(int, uint64_t* word, uint64_t value, int) { *word = value; }
+  __device__ void collect(int, int) { __syncthreads(); }
 
   // The two buffers of each collective alternate, so one barrier per call is enough: a thread that
   // writes a buffer again has passed the barrier of the call between, which every reader of the
@@ -157,8 +161,11 @@ class ClusterTeam : public BlockTeam {
   __device__ int part() const { return cooperative_groups::this_cluster().block_rank(); }
   __device__ int parts() const { return cooperative_groups::this_cluster().num_blocks(); }
   __device__ void sync() { cooperative_groups::this_cluster().sync(); }
-  // Relaxed: it only says that this CTA runs; what it wrote before is published by sync().
-  __device__ void arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;"); }
+  // Says that this CTA runs and that its exchange can be posted to; orders nothing else.
+  __device__ void arrive() {
+    if (threadIdx.x == 0) init_exchange(exchange());
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;");
+  }
   __device__ void wait() { cooperative_groups::this_cluster().barrier_wait(); }
   __device__ void leave() { cooperative_groups::this_cluster().sync(); }
 
@@ -166,6 +173,27 @@ class ClusterTeam : public BlockTeam {
   __device__ T* remote(int part, T* pointer) {
     return cooperative_groups::this_cluster().map_shared_rank(pointer, part);
   }
+
+  // The hardware counts the posted bytes, so an exchange needs no fence and no cluster barrier.
+  // Posts of the exchange after next reach the same counter, and only once this part has posted to
+  // the next one, that is, has collected this one.
+  __device__ void post(int part, uint64_t* word, uint64_t value, int turn) {
+    post_word(remote_address(word, part), value, remote_address(&exchange()[turn], part));
+  }
+  __device__ void collect(int n, int turn) {
+    uint64_t* counter = &exchange()[turn];
+    if (threadIdx.x == 0) expect_bytes(counter, n * static_cast<int>(sizeof(uint64_t)));
+    wait_for_phase(counter, (phases_ >> turn) & 1);
+    phases_ ^= 1 << turn;
+  }
+
+ private:
+  __device__ static uint64_t* exchange() {
+    __shared__ uint64_t counters[2];
+    return counters;
+  }
+
+  int phases_ = 0;
 };
 
 }  // namespace specfast

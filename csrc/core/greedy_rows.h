@@ -70,9 +70,12 @@ struct GreedyLogits {
   bool started = false;
 
   template <class Arena>
-  SPECFAST_HD void place(Arena& arena, int rows_ahead) {
+  SPECFAST_HD void place(Arena& arena, const AcceptParams&, int rows_ahead) {
     mailbox = arena.template scratch<uint64_t>(2 * rows_ahead * kMaxParts);
   }
+
+  template <class Team>
+  SPECFAST_HD void load(Team&, int64_t, int32_t) {}
 
   // Reads rows first_row .. first_row + count, count <= kRows. The threads of a part split into
   // kRows groups, one row each, so that several rows cost one pass and one barrier. A barrier for
@@ -93,12 +96,12 @@ struct GreedyLogits {
     if (!started) team.wait();
     started = true;
     turn ^= 1;
-    uint64_t* box = mailbox + (turn * kRows + group) * kMaxParts;
+    uint64_t* word = mailbox + (turn * kRows + group) * kMaxParts + team.part();
     SPECFAST_NO_UNROLL
     for (int part = member; part < team.parts(); part += group_size) {
-      *team.remote(part, box + team.part()) = best.key | (best.flag ? 1u : 0u);
+      team.post(part, word, best.key | (best.flag ? 1u : 0u), turn);
     }
-    team.sync();
+    team.collect(kRows * team.parts(), turn);
   }
 
   // The prediction of a row that was number `ahead` of the last read.
@@ -124,10 +127,24 @@ struct GreedyLogits {
 struct GivenPredictions {
   IdView target_predict;
   int32_t vocab_size;
+  int32_t* predictions = nullptr;  // scratch [N]: the window's rows, bad ids as kNoToken
+  int64_t base = 0;
   bool started = false;
 
   template <class Arena>
-  SPECFAST_HD void place(Arena&, int) {}
+  SPECFAST_HD void place(Arena& arena, const AcceptParams& p, int) {
+    predictions = arena.template scratch<int32_t>(p.num_nodes);
+  }
+  template <class Team>
+  SPECFAST_HD void load(Team& team, int64_t first_row, int32_t count) {
+    base = first_row;
+    SPECFAST_NO_UNROLL
+    for (int i = team.rank(); i < count; i += team.size()) {
+      int64_t token = target_predict[base + i];
+      bool good = token >= 0 && token < vocab_size;
+      predictions[i] = good ? static_cast<int32_t>(token) : kNoToken;
+    }
+  }
 
   template <int kRows, class Team>
   SPECFAST_HD void read(Team& team, int64_t, int) {
@@ -137,9 +154,9 @@ struct GivenPredictions {
 
   template <int kRows, class Team>
   SPECFAST_HD Prediction prediction(Team&, int64_t row, int) const {
-    int64_t token = target_predict[row];
-    if (token < 0 || token >= vocab_size) return {0, false, kBadToken};
-    return {static_cast<int32_t>(token), true, kStatusOk};
+    int32_t token = predictions[row - base];
+    if (token == kNoToken) return {0, false, kBadToken};
+    return {token, true, kStatusOk};
   }
 };
 

@@ -21,6 +21,10 @@ namespace specfast {
 //                             another part's scratch may not be there earlier
 //   T* scratch<T>(n)          n elements, uninitialised; all threads ask in the same order
 //   T* remote<T>(part, p)     the copy of scratch pointer p that belongs to another part
+//   void post(part, word, value, turn), collect(n, turn)   an exchange between parts: post stores
+//                             value to another part's copy of a scratch word; collect waits until n
+//                             words were posted to this part. `turn` alternates between 0 and 1
+//                             from one exchange to the next, and so does the scratch used
 //   KeyFlag max_key(key, flag, n)   over each n neighbouring ranks of one part (n divides size();
 //                             on a device it is a multiple of 32): largest key, OR of the flags;
 //                             each thread gets its own group's
@@ -79,6 +83,8 @@ class SerialTeam {
   void arrive() {}
   void wait() {}
   void leave() {}
+  void post(int, uint64_t* word, uint64_t value, int) { *word = value; }
+  void collect(int, int) {}
 
   template <class T>
   T* scratch(int n) {

@@ -4,9 +4,9 @@
 // Bytes: 2 * moved rows * bytes per entry over all buffers, plus per block the path and its slots
 // (4 * S + 16 * commit_len at most, from L2). Bound by memory bandwidth, and in a small batch by
 // the chain of dependent loads: path -> slots -> data, with the length, chunk and pieces beside it.
-// Small blocks keep many of these chains in flight, and the blocks of requests that do not move
-// leave after the plan. Splitting by column and not by row keeps sources and destinations that
-// overlap inside one thread.
+// No more blocks than the card holds at once, so that a plan serves several groups of chunks; the
+// blocks of requests that do not move leave after it. Splitting by column and not by row keeps
+// sources and destinations that overlap inside one thread.
 
 #include <algorithm>
 
@@ -18,8 +18,8 @@ namespace specfast {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kBlocksPerSm = 6;   // 40 registers a thread, which kRowsInFlight fits into
-constexpr int kMaxGridY = 65535;  // beyond it a block takes several groups of chunks
+constexpr int kBlocksPerSm = 6;  // 40 registers a thread, which kRowsInFlight fits into
+constexpr int kFullCard = 132 * kBlocksPerSm;
 constexpr int kChunksPerBlock = kThreads / kChunkColumns;
 
 // Addresses travel as kernel arguments, so the op moves exactly the tensors that it was given; the
@@ -33,10 +33,18 @@ template <int kCapacity>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     relocate_kv_kernel(const __grid_constant__ RelocateKvParams given,
                        const __grid_constant__ BufferAddresses<kCapacity> addresses) {
+  begin_after_previous_kernel();
   RelocateKvParams p = given;
   p.buffers = addresses.at;
   SplitTeam team;
   relocate_kv_request(team, p, blockIdx.x);
+}
+
+// Blocks of a request, with an even share of the groups of chunks each.
+int blocks_per_request(const RelocateKvParams& p) {
+  int groups = max_of(ceil_div(p.num_chunks, kChunksPerBlock), 1);
+  int most = clamp_to(kFullCard / p.batch_size, 1, groups);
+  return ceil_div(groups, ceil_div(groups, most));
 }
 
 template <int kCapacity>
@@ -46,9 +54,10 @@ void launch_with(const RelocateKvParams& p, CUstream_st* stream) {
   ScratchSizer sizer;
   relocate_kv_scratch(sizer, p);
   LaunchShape shape;
-  shape.grid = dim3(p.batch_size, min_of(ceil_div(p.num_chunks, kChunksPerBlock), kMaxGridY));
+  shape.grid = dim3(p.batch_size, blocks_per_request(p));
   shape.block = dim3(kThreads);
   shape.shared_bytes = sizer.bytes();
+  shape.begins_early = true;
   launch(relocate_kv_kernel<kCapacity>, shape, stream, p, addresses);
 }
 
