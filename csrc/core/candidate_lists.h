@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/small_divisor.h"
 #include "core/tree_paths.h"
 
 namespace specfast {
@@ -18,7 +19,7 @@ constexpr int kMaxTreeDepth = 1024;
 // so candidate c belongs to group c / k. A parent stands in an earlier group than its children:
 // an entry outside [0, g*k) makes the whole group malformed.
 struct CandidateLists {
-  int32_t topk;            // k >= 1
+  SmallDivisor topk;       // k >= 1
   int32_t num_candidates;  // C = k * groups <= kMaxCandidates
 
   IdView parent_list;          // [B, >= groups], entry 0 unused; null or never read for one group
@@ -43,12 +44,13 @@ SPECFAST_HD CandidateScratch candidate_scratch(Arena& arena, const CandidateList
   return scratch;
 }
 
-// Needs a barrier after it.
+// From the last thread down, as the first ones have other loads to wait for. Needs a barrier after
+// it.
 template <class Team>
 SPECFAST_HD void load_group_parents(Team& team, const CandidateLists& lists,
                                     const CandidateScratch& scratch, int b) {
   int num_groups = lists.num_candidates / lists.topk;
-  for (int group = 1 + team.rank(); group < num_groups; group += team.size()) {
+  for (int group = team.size() - team.rank(); group < num_groups; group += team.size()) {
     int64_t parent = lists.parent_list[b * lists.parent_list_stride + group];
     bool earlier = parent >= 0 && parent < static_cast<int64_t>(group) * lists.topk;
     scratch.group_parents[group] = earlier ? static_cast<int32_t>(parent) : -1;

@@ -91,9 +91,8 @@ class BlockTeam {
     int last_of_warp = __shfl_sync(~0u, inclusive, 31);
     int* values = all_warps(last_of_warp);
     int warp_total = lane() < warps() ? values[lane()] : 0;
-    int warps_inclusive = warp_inclusive_scan(warp_total);
-    *total = __shfl_sync(~0u, warps_inclusive, 31);
-    int before_warp = __shfl_sync(~0u, warps_inclusive - warp_total, warp());
+    *total = __reduce_add_sync(~0u, warp_total);
+    int before_warp = __reduce_add_sync(~0u, lane() < warp() ? warp_total : 0);
     return before_warp + inclusive - value;
   }
   template <class T>

@@ -47,14 +47,6 @@ SPECFAST_HD uint32_t path_limit(const CandidateLists& lists, const SelectScratch
   return limit;
 }
 
-template <class Team>
-SPECFAST_HD int count_at_least(Team& team, const uint32_t* keys, int n, uint32_t bound) {
-  if (n <= team.size()) return team.count(team.rank() < n && keys[team.rank()] >= bound);
-  int mine = 0;
-  for (int i = team.rank(); i < n; i += team.size()) mine += keys[i] >= bound;
-  return team.sum(mine);
-}
-
 // Chosen are the keys above `key` and the first `num_ties` that equal it.
 struct Cut {
   uint32_t key;
@@ -65,11 +57,21 @@ struct Cut {
 // value that at least `wanted` keys reach. Stops at the first bound that exactly `wanted` reach.
 template <class Team>
 SPECFAST_HD Cut find_cut(Team& team, const uint32_t* keys, int n, int wanted) {
+  // With a key per thread at most, a thread keeps its own at hand and a round is one barrier.
+  const bool one_each = n <= team.size();
+  const uint32_t mine = one_each && team.rank() < n ? keys[team.rank()] : 0;
   uint32_t key = 0;
   int num_above = 0;
   for (int bit = 31; bit >= 0; --bit) {
     uint32_t bound = key | 1u << bit;
-    int reached = count_at_least(team, keys, n, bound);
+    int reached;
+    if (one_each) {
+      reached = team.count(mine >= bound);
+    } else {
+      int mine_reached = 0;
+      for (int i = team.rank(); i < n; i += team.size()) mine_reached += keys[i] >= bound;
+      reached = team.sum(mine_reached);
+    }
     if (reached == wanted) return {bound - 1, 0};
     if (reached > wanted) {
       key = bound;

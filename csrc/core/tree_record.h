@@ -24,8 +24,14 @@ struct TreeRecord {
   int32_t* status;        // [B]
 };
 
-SPECFAST_HD bool is_prefix_len(const TreeRecord& record, int32_t prefix_len) {
-  return prefix_len >= 0 && prefix_len <= INT32_MAX - record.num_nodes;
+struct Prefix {
+  int32_t length;
+  int32_t status;
+};
+
+SPECFAST_HD Prefix checked_prefix(const TreeRecord& record, int32_t length) {
+  if (length < 0 || length > INT32_MAX - record.num_nodes) return {0, kBadParam};
+  return {length, kStatusOk};
 }
 
 // Where the mask of request b begins: N * (prefix_lens before b, summed) + N * N * b.
@@ -33,8 +39,7 @@ template <class Team>
 SPECFAST_HD int64_t full_mask_begin(Team& team, const TreeRecord& record, int b) {
   int64_t before = 0;
   for (int i = team.rank(); i < b; i += team.size()) {
-    int32_t prefix_len = record.prefix_lens[i];
-    if (is_prefix_len(record, prefix_len)) before += prefix_len;
+    before += checked_prefix(record, record.prefix_lens[i]).length;
   }
   int64_t num_nodes = record.num_nodes;
   return num_nodes * (team.sum(before) + num_nodes * b);
@@ -68,19 +73,17 @@ SPECFAST_HD bool write_mask(Team& team, const TreeRecord& record, const TreeScra
 
 // Last step of every tree op: all nodes are placed in `tree` and a barrier has passed. Each part
 // holds the whole tree; part 0 writes what is not the mask. token_of(node) is read for all nodes.
+// prefix_len is prefix_lens[b], read at the start of the op so that nothing here waits for it.
 template <class Team, class TokenOf>
 SPECFAST_HD void write_tree(Team& team, const TreeRecord& record, const TreeScratch& tree,
-                            int32_t status, int b, TokenOf token_of) {
+                            int32_t prefix_len, int32_t status, int b, TokenOf token_of) {
   int num_nodes = record.num_nodes;
   for (int node = team.rank(); node < num_nodes; node += team.size()) link_node(team, tree, node);
-  int32_t prefix_len = record.prefix_lens[b];
-  if (!is_prefix_len(record, prefix_len)) {
-    prefix_len = 0;
-    status |= kBadParam;
-  }
   team.sync_part();
 
-  if (!write_mask(team, record, tree, prefix_len, b)) status |= kBadParam;
+  Prefix prefix = checked_prefix(record, prefix_len);
+  status |= prefix.status;
+  if (!write_mask(team, record, tree, prefix.length, b)) status |= kBadParam;
   if (team.part() != 0) return;
   if (team.rank() == 0) record.status[b] = status;
   // From the last thread down: the first ones are busy with the mask, which is little in bits.
@@ -88,7 +91,7 @@ SPECFAST_HD void write_tree(Team& team, const TreeRecord& record, const TreeScra
     int64_t at = static_cast<int64_t>(b) * num_nodes + node;
     int64_t token = token_of(node);
     int32_t first_child = tree.first_child[node];
-    record.positions[at] = prefix_len + depth_of(tree, node);
+    record.positions[at] = prefix.length + depth_of(tree, node);
     record.parents[at] = tree.parents[node];
     record.retrieve_index[at] = static_cast<int32_t>(at);
     record.retrieve_next_token[at] = first_child == kNoNode ? -1 : first_child;

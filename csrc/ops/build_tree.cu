@@ -10,7 +10,7 @@
 namespace specfast {
 namespace {
 
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(1024, 1)
     build_tree_kernel(const __grid_constant__ BuildTreeParams p) {
   SplitTeam team;
   BuildTreeScratch scratch = build_tree_scratch(team, p);

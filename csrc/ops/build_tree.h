@@ -36,22 +36,27 @@ template <class Team>
 SPECFAST_HD void build_tree_request(Team& team, const BuildTreeParams& p,
                                     const BuildTreeScratch& scratch, int b) {
   const CandidateScratch& candidates = scratch.candidates;
+  int32_t prefix_len = p.record.prefix_lens[b];
   int num_nodes = p.record.num_nodes;
   load_group_parents(team, p.lists, candidates, b);
-  for (int i = team.rank(); i < p.lists.num_candidates; i += team.size()) {
-    candidates.node_of[i] = kNoNode;
-  }
-  team.sync_part();
   for (int node = 1 + team.rank(); node < num_nodes; node += team.size()) {
     int64_t given = p.selected_index[b * p.selected_index_stride + node - 1];
     bool inside = given >= 0 && given < p.lists.num_candidates;
     candidates.candidate_of[node] = inside ? static_cast<int32_t>(given) : -1;
-    if (inside) team.atomic_min(&candidates.node_of[given], node);
+  }
+  for (int i = team.rank(); i < p.lists.num_candidates; i += team.size()) {
+    candidates.node_of[i] = kNoNode;
+  }
+  team.sync_part();
+  // Of several nodes with one candidate the first keeps it.
+  for (int node = 1 + team.rank(); node < num_nodes; node += team.size()) {
+    int32_t candidate = candidates.candidate_of[node];
+    if (candidate >= 0) team.atomic_min(&candidates.node_of[candidate], node);
   }
   team.sync_part();
   bool detached = place_candidates(team, p.lists, candidates, scratch.tree, num_nodes);
   int32_t status = detached ? kBadTree : kStatusOk;
-  write_tree(team, p.record, scratch.tree, status, b, [&](int node) {
+  write_tree(team, p.record, scratch.tree, prefix_len, status, b, [&](int node) {
     return node == 0 ? p.anchors[b] : p.draft_tokens[b * p.draft_tokens_stride + node - 1];
   });
 }

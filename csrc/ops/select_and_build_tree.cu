@@ -1,5 +1,5 @@
-// One CTA per request (several where the mask is large), one thread per candidate; only scores,
-// parents and tokens come from global memory, only the record goes there.
+// One CTA per request (several where the mask is large), one thread per score and parent; only
+// scores, parents and tokens come from global memory, only the record goes there.
 //
 // Bytes: 4 C + 4..8 C/k + 4..8 N read, 24..28 N and the mask written per request; bound by latency:
 // two rounds of global loads, about 16 barriers for the bits of the cut (32 at worst, when scores
@@ -12,7 +12,7 @@
 namespace specfast {
 namespace {
 
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(1024, 1)
     select_and_build_tree_kernel(const __grid_constant__ SelectAndBuildTreeParams p) {
   SplitTeam team;
   SelectAndBuildTreeScratch scratch = select_and_build_tree_scratch(team, p);
@@ -25,7 +25,8 @@ void select_and_build_tree_cuda(const SelectAndBuildTreeParams& p, CUstream_st* 
   if (p.record.batch_size == 0) return;
   ScratchSizer sizer;
   select_and_build_tree_scratch(sizer, p);
-  LaunchShape shape = tree_launch_shape(p.record, p.lists.num_candidates, sizer.bytes());
+  int loads = p.lists.num_candidates + p.lists.num_candidates / p.lists.topk;
+  LaunchShape shape = tree_launch_shape(p.record, loads, sizer.bytes());
   launch(select_and_build_tree_kernel, shape, stream, p);
 }
 

@@ -33,12 +33,13 @@ template <class Team>
 SPECFAST_HD void select_and_build_tree_request(Team& team, const SelectAndBuildTreeParams& p,
                                                const SelectAndBuildTreeScratch& scratch, int b) {
   const CandidateScratch& candidates = scratch.select.candidates;
+  int32_t prefix_len = p.record.prefix_lens[b];
   int num_nodes = p.record.num_nodes;
   select_candidates(team, p.lists, scratch.select, num_nodes, b);
   team.sync_part();
   bool detached = place_candidates(team, p.lists, candidates, scratch.tree, num_nodes);
   int32_t status = detached ? kBadTree : kStatusOk;
-  write_tree(team, p.record, scratch.tree, status, b, [&](int node) {
+  write_tree(team, p.record, scratch.tree, prefix_len, status, b, [&](int node) {
     return node == 0 ? p.anchors[b] : p.tokens[b * p.tokens_stride + candidates.candidate_of[node]];
   });
 }

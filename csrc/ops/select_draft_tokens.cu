@@ -1,5 +1,5 @@
-// One CTA per request, one thread per candidate: everything after the loads of scores and parents
-// happens in shared memory.
+// One CTA per request, one thread per score and parent: everything after the loads of scores and
+// parents happens in shared memory.
 //
 // Bytes: 4 C + 4..8 C/k read and 4 N written per request; bound by latency: one round of global
 // loads, D - 1 dependent reads of shared memory for the path limits, and about 16 barriers for the
@@ -12,7 +12,7 @@
 namespace specfast {
 namespace {
 
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(1024, 1)
     select_draft_tokens_kernel(const __grid_constant__ SelectDraftTokensParams p) {
   BlockTeam team;
   SelectScratch scratch = select_draft_tokens_scratch(team, p);
@@ -25,9 +25,10 @@ void select_draft_tokens_cuda(const SelectDraftTokensParams& p, CUstream_st* str
   if (p.batch_size == 0) return;
   ScratchSizer sizer;
   select_draft_tokens_scratch(sizer, p);
+  int loads = p.lists.num_candidates + p.lists.num_candidates / p.lists.topk;
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(p.batch_size));
-  shape.block = dim3(static_cast<unsigned>(tree_threads(p.lists.num_candidates)));
+  shape.block = dim3(static_cast<unsigned>(tree_threads(loads)));
   shape.shared_bytes = sizer.bytes();
   launch(select_draft_tokens_kernel, shape, stream, p);
 }

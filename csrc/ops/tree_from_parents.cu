@@ -10,7 +10,7 @@
 namespace specfast {
 namespace {
 
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(1024, 1)
     tree_from_parents_kernel(const __grid_constant__ TreeFromParentsParams p) {
   SplitTeam team;
   TreeScratch scratch = tree_from_parents_scratch(team, p);

@@ -28,6 +28,7 @@ SPECFAST_HD TreeScratch tree_from_parents_scratch(Arena& arena, const TreeFromPa
 template <class Team>
 SPECFAST_HD void tree_from_parents_request(Team& team, const TreeFromParentsParams& p,
                                            const TreeScratch& tree, int b) {
+  int32_t prefix_len = p.record.prefix_lens[b];
   int num_nodes = p.record.num_nodes;
   int32_t verify_len = p.verify_lens == nullptr ? num_nodes : p.verify_lens[b];
   int32_t status = verify_len < 0 || verify_len > num_nodes ? kBadParam : kStatusOk;
@@ -43,7 +44,7 @@ SPECFAST_HD void tree_from_parents_request(Team& team, const TreeFromParentsPara
     place_node(tree, node, static_cast<int32_t>(parent));
   }
   if (team.any(detached)) status |= kBadTree;
-  write_tree(team, p.record, tree, status, b,
+  write_tree(team, p.record, tree, prefix_len, status, b,
              [&](int node) { return p.draft_tokens[b * p.draft_tokens_stride + node]; });
 }
 

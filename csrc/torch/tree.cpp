@@ -73,7 +73,7 @@ TreeRecord checked_record(ArgChecks& args, const Tensor& prefix_lens, const std:
 CandidateLists checked_lists(ArgChecks& args, const Tensor& parent_list, int64_t topk) {
   args.require_range("topk", topk, 1, kMaxCandidates);
   CandidateLists lists{};
-  lists.topk = static_cast<int32_t>(topk);
+  lists.topk = SmallDivisor(static_cast<int32_t>(topk));
   auto parents = args(parent_list, "parent_list").dtype(kIds).shape({"B", "P"}).rows();
   lists.parent_list = parents.ids();
   lists.parent_list_stride = parents.row_stride();
