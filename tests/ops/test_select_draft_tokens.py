@@ -59,7 +59,7 @@ def test_order(device: str, rule: str) -> None:
     assert select(device, num_nodes, scores=scores, parents=parents) == (expected, Status.OK)
 
 
-@pytest.mark.parametrize("entry", [-1, 4, 5, 6, 2**31 - 1, 2**40])
+@pytest.mark.parametrize("entry", [-1, 4, 5, 6, 2**31 - 1, 2**40, -(2**32)])
 def test_malformed_candidates_are_flagged_only_if_selected(device: str, entry: int) -> None:
     # Entry 2 is the parent of candidates 4 and 5.
     parents = [-1, 0, entry]

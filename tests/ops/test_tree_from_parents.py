@@ -90,7 +90,7 @@ def test_a_detached_node_keeps_what_hangs_under_it(device: str) -> None:
     assert record.mask.flatten().tolist() == [0b1, 0b11, 0b101, 0b1101, 0b11101, 0b100011]
 
 
-@pytest.mark.parametrize("parent", [2, 3, 4, 5, -1, -(2**31), 2**31, 2**32])
+@pytest.mark.parametrize("parent", [2, 3, 4, 5, -1, -(2**31), 2**31, 2**32, -(2**32)])
 def test_a_parent_that_is_no_earlier_node(device: str, parent: int) -> None:
     record = tree([-1, 0, parent, 0, 0], device)
     assert record.parents.tolist() == [[-1, 0, -1, 0, 0]]
