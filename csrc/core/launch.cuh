@@ -29,9 +29,10 @@ __device__ inline void begin_after_previous_kernel() {
 template <class... KernelArgs, class... Args>
 void launch(void (*kernel)(KernelArgs...), const LaunchShape& shape, cudaStream_t stream,
             const Args&... args) {
-  constexpr size_t kStaticLimit = 48 * 1024;
+  // 48 KB in all need no permission; kernels declare some of that statically.
+  constexpr size_t kWithoutPermission = 32 * 1024;
   constexpr int kPortableClusterSize = 8;
-  if (shape.shared_bytes > kStaticLimit) {
+  if (shape.shared_bytes > kWithoutPermission) {
     SPECFAST_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                              static_cast<int>(shape.shared_bytes)));
   }

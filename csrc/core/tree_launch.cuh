@@ -12,26 +12,35 @@ inline int tree_threads(int64_t items) {
   return static_cast<int>(clamp_to<int64_t>(ceil_div<int64_t>(items, 32) * 32, kFewest, kMost));
 }
 
-// Grid of a tree kernel for SplitTeam, blockIdx.x = request. One CTA makes a tree of usual size;
-// a mask of many bytes is shared by several, each of which makes the tree for itself.
+// Of one request; of a "full" mask as much as its capacity allows on average.
+inline int64_t mask_bytes(const TreeRecord& record) {
+  const int64_t num_nodes = record.num_nodes;
+  switch (record.mask_mode) {
+    case MaskMode::kBits:
+      return num_nodes * ceil_div<int64_t>(num_nodes, 32) * sizeof(uint32_t);
+    case MaskMode::kQlen:
+      return num_nodes * num_nodes;
+    default:
+      return record.mask_capacity / record.batch_size;
+  }
+}
+
+// Launch of a tree kernel that begins early, for SplitTeam, blockIdx.x = request. One CTA makes a
+// tree of usual size; a mask of many bytes is shared by several, each of which makes the tree for
+// itself.
 inline LaunchShape tree_launch_shape(const TreeRecord& record, int64_t items, size_t shared_bytes) {
   constexpr int64_t kMaskBytesPerCta = 32 << 10;
   constexpr int64_t kFullCard = 2 * 132;  // CTAs
-  const int64_t num_nodes = record.num_nodes;
-  int64_t mask_bytes = num_nodes * num_nodes;
-  if (record.mask_mode == MaskMode::kBits) {
-    mask_bytes = num_nodes * ceil_div<int64_t>(num_nodes, 32) * 4;
-    items = max_of(items, mask_bytes / 4);
-  } else {
-    if (record.mask_mode == MaskMode::kFull) mask_bytes = record.mask_capacity / record.batch_size;
-    items = max_of(items, mask_bytes / kWindowBytes);
-  }
-  int64_t most = clamp_to<int64_t>(kFullCard / record.batch_size, 1, num_nodes);
-  int64_t parts = clamp_to<int64_t>(mask_bytes / kMaskBytesPerCta, 1, most);
+  const int64_t most_parts = clamp_to<int64_t>(kFullCard / record.batch_size, 1, record.num_nodes);
+  const int64_t parts = clamp_to<int64_t>(mask_bytes(record) / kMaskBytesPerCta, 1, most_parts);
+  const int64_t store_bytes =
+      record.mask_mode == MaskMode::kBits ? sizeof(uint32_t) : sizeof(MaskWindow);
+  const int threads = tree_threads(max_of(items, mask_bytes(record) / store_bytes));
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(record.batch_size), static_cast<unsigned>(parts));
-  shape.block = dim3(static_cast<unsigned>(tree_threads(items)));
+  shape.block = dim3(static_cast<unsigned>(threads));
   shape.shared_bytes = shared_bytes;
+  shape.begins_early = true;
   return shape;
 }
 

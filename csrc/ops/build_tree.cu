@@ -12,6 +12,7 @@ namespace {
 
 __global__ void __launch_bounds__(1024, 1)
     build_tree_kernel(const __grid_constant__ BuildTreeParams p) {
+  begin_after_previous_kernel();
   SplitTeam team;
   BuildTreeScratch scratch = build_tree_scratch(team, p);
   build_tree_request(team, p, scratch, blockIdx.x);

@@ -14,6 +14,7 @@ namespace {
 
 __global__ void __launch_bounds__(1024, 1)
     select_and_build_tree_kernel(const __grid_constant__ SelectAndBuildTreeParams p) {
+  begin_after_previous_kernel();
   SplitTeam team;
   SelectAndBuildTreeScratch scratch = select_and_build_tree_scratch(team, p);
   select_and_build_tree_request(team, p, scratch, blockIdx.x);

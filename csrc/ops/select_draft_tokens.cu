@@ -14,6 +14,7 @@ namespace {
 
 __global__ void __launch_bounds__(1024, 1)
     select_draft_tokens_kernel(const __grid_constant__ SelectDraftTokensParams p) {
+  begin_after_previous_kernel();
   BlockTeam team;
   SelectScratch scratch = select_draft_tokens_scratch(team, p);
   select_draft_tokens_request(team, p, scratch, blockIdx.x);
@@ -30,6 +31,7 @@ void select_draft_tokens_cuda(const SelectDraftTokensParams& p, CUstream_st* str
   shape.grid = dim3(static_cast<unsigned>(p.batch_size));
   shape.block = dim3(static_cast<unsigned>(tree_threads(loads)));
   shape.shared_bytes = sizer.bytes();
+  shape.begins_early = true;
   launch(select_draft_tokens_kernel, shape, stream, p);
 }
 

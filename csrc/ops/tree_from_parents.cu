@@ -12,6 +12,7 @@ namespace {
 
 __global__ void __launch_bounds__(1024, 1)
     tree_from_parents_kernel(const __grid_constant__ TreeFromParentsParams p) {
+  begin_after_previous_kernel();
   SplitTeam team;
   TreeScratch scratch = tree_from_parents_scratch(team, p);
   tree_from_parents_request(team, p, scratch, blockIdx.x);

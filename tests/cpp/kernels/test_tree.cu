@@ -32,10 +32,11 @@ class OnDevice {
   std::deque<DeviceArray<float>> floats_;
 };
 
-// Sizes around the warp, the CTA and the mask's words; the last ones take several CTAs a request.
-constexpr TreeSize kSizes[] = {{3, 2, 3, 7},    {2, 4, 4, 33},   {5, 8, 6, 64}, {2, 1, 6, 5},
-                               {2, 5, 1, 4},    {300, 2, 2, 1},  {1, 1, 1, 2},  {1, 40, 2, 129},
-                               {2, 16, 6, 300}, {1, 32, 8, 1024}};
+// Sizes around the warp, the CTA and the mask's words; the last ones take several CTAs a request,
+// and the very last just less than 48 KB of dynamic shared memory.
+constexpr TreeSize kSizes[] = {{3, 2, 3, 7},    {2, 4, 4, 33},    {5, 8, 6, 64},    {2, 1, 6, 5},
+                               {2, 5, 1, 4},    {300, 2, 2, 1},   {1, 1, 1, 2},     {1, 40, 2, 129},
+                               {2, 16, 6, 300}, {1, 32, 8, 1024}, {1, 16, 22, 1024}};
 constexpr MaskMode kModes[] = {MaskMode::kBits, MaskMode::kQlen, MaskMode::kFull};
 
 // on_cpu(case) and on_gpu(case, place) leave the same bytes.
