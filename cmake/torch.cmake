@@ -28,6 +28,12 @@ set_target_properties(_ops PROPERTIES PREFIX "" OUTPUT_NAME "_ops" CXX_VISIBILIT
 specfast_target_flags(_ops)
 target_include_directories(_ops SYSTEM PRIVATE ${SPECFAST_TORCH_DIR}/include)
 target_compile_definitions(_ops PRIVATE TORCH_TARGET_VERSION=0x020a000000000000)
+set(SPECFAST_ARCHITECTURES "")
+if(SPECFAST_HAS_CUDA)
+  list(JOIN CMAKE_CUDA_ARCHITECTURES " " SPECFAST_ARCHITECTURES)
+endif()
+set_source_files_properties(csrc/torch/module.cpp PROPERTIES COMPILE_DEFINITIONS
+                            "SPECFAST_CUDA_ARCHITECTURES=\"${SPECFAST_ARCHITECTURES}\"")
 # --no-as-needed keeps the need of libtorch.so, through which the weak stream symbol is found.
 target_link_directories(_ops PRIVATE ${SPECFAST_TORCH_DIR}/lib)
 target_link_libraries(_ops PRIVATE specfast_core -Wl,--no-as-needed torch -Wl,--as-needed torch_cpu)
