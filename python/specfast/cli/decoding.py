@@ -1,0 +1,48 @@
+"""Decodes a list of prompts with one engine and keeps the time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from specfast.engine import Engine, Generation, GenerationParams, RoundOutput
+from specfast.status import FinishReason
+
+OnRound = Callable[[int, RoundOutput], None]
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """One generation per prompt, in their order.
+
+    ``seconds`` is the time inside the engine, prefill included; showing the text is not counted.
+    """
+
+    generations: list[Generation]
+    seconds: float
+
+
+def decode(
+    engine: Engine,
+    prompts: Sequence[list[int]],
+    params: GenerationParams,
+    on_round: OnRound = lambda index, output: None,
+) -> Decoding:
+    """Decode ``prompts``; ``on_round`` gets the prompt's index and what the round gave it."""
+    started = time.perf_counter()
+    indices = {engine.add_request(ids, params): i for i, ids in enumerate(prompts)}
+    generations = [
+        Generation(request_id, prompts[i], [], FinishReason.NOT_FINISHED, [])
+        for request_id, i in indices.items()
+    ]
+    seconds = time.perf_counter() - started
+    while engine.has_unfinished:
+        started = time.perf_counter()
+        outputs = engine.step()
+        seconds += time.perf_counter() - started
+        for output in outputs:
+            index = indices[output.request_id]
+            generations[index].append(output)
+            on_round(index, output)
+    return Decoding(generations, seconds)

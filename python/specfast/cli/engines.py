@@ -1,0 +1,98 @@
+"""The two engines of ``generate``: with a drafter, and plain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import Progress
+
+from specfast.cli.decoding import Decoding, OnRound, decode
+from specfast.cli.errors import CliError
+from specfast.cli.target import TargetModel
+from specfast.drafters import Drafter, NgramDrafter
+from specfast.engine import Engine, GenerationParams, RoundOutput
+
+DRAFTERS = ("ngram", "none")
+WARM_UP_TOKENS = 4
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How the engines of one command are made."""
+
+    drafter: str
+    tree: bool
+    verify_width: int
+    page_size: int
+    max_batch_size: int
+    check_invariants: bool
+
+    def __post_init__(self) -> None:
+        if self.drafter not in DRAFTERS:
+            raise CliError(f"unknown drafter {self.drafter!r}: choose from {', '.join(DRAFTERS)}")
+        if self.tree and self.drafter == "none":
+            raise CliError("--tree needs a drafter, and --drafter is none")
+
+
+def run_speculative(
+    target: TargetModel,
+    options: EngineOptions,
+    prompts: Sequence[list[int]],
+    params: GenerationParams,
+    on_round: OnRound,
+) -> Decoding:
+    """Decode with the drafter of ``options``."""
+    drafter = None
+    if options.drafter == "ngram":
+        drafter = NgramDrafter(num_drafts=options.verify_width - 1, tree=options.tree)
+    return _run(target, drafter, options, prompts, params, on_round)
+
+
+def run_plain(
+    target: TargetModel,
+    options: EngineOptions,
+    prompts: Sequence[list[int]],
+    params: GenerationParams,
+    console: Console,
+) -> Decoding:
+    """Decode without drafts, everything else being equal; a bar on ``console`` shows how far."""
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("Plain decoding", total=len(prompts) * params.max_new_tokens)
+
+        def show(index: int, output: RoundOutput) -> None:
+            progress.advance(task, len(output.token_ids))
+
+        return _run(target, None, options, prompts, params, show)
+
+
+def _run(
+    target: TargetModel,
+    drafter: Drafter | None,
+    options: EngineOptions,
+    prompts: Sequence[list[int]],
+    params: GenerationParams,
+    on_round: OnRound,
+) -> Decoding:
+    engine = Engine(
+        target.model,
+        drafter,
+        max_batch_size=min(options.max_batch_size, len(prompts)),
+        page_size=options.page_size,
+        num_pages=_num_pages(options, prompts, params),
+        verify_width=options.verify_width,
+        check_invariants=options.check_invariants,
+    )
+    # What happens once per process or per engine is no decoding speed.
+    decode(engine, prompts[:1], GenerationParams(max_new_tokens=WARM_UP_TOKENS))
+    return decode(engine, prompts, params, on_round)
+
+
+def _num_pages(
+    options: EngineOptions, prompts: Sequence[list[int]], params: GenerationParams
+) -> int:
+    """Room for the longest requests that can run at once: a whole context may be far too much."""
+    longest = sorted((len(ids) for ids in prompts), reverse=True)[: options.max_batch_size]
+    extra = params.max_new_tokens + options.verify_width
+    return sum(-(-(length + extra) // options.page_size) for length in longest)

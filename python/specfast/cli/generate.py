@@ -1,0 +1,161 @@
+"""``specfast generate``: decode speculatively, show it, and say what it was worth."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from specfast.cli.decoding import Decoding
+from specfast.cli.detokenizer import decode_text
+from specfast.cli.engines import EngineOptions, run_plain, run_speculative
+from specfast.cli.errors import FAILED, CliError, ends_cleanly
+from specfast.cli.lossless import LosslessCheck, check_lossless
+from specfast.cli.prompts import Prompt, collect_prompts, tokenize
+from specfast.cli.report import check_writable, write_report
+from specfast.cli.summary import faults, print_summary, summarize
+from specfast.cli.target import DeviceName, DtypeName, TargetModel, choose_device, load_target
+from specfast.cli.transcript import Transcript
+from specfast.cli.verdict import print_verdict
+from specfast.cli.versions import device_name, versions
+from specfast.engine import GenerationParams
+
+
+@ends_cleanly
+def generate(
+    prompt: Annotated[
+        list[str] | None, typer.Argument(metavar="PROMPT", show_default=False)
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Directory or hub id.", show_default="SmolLM2-135M-Instruct"),
+    ] = None,
+    drafter: Annotated[str, typer.Option(help="Who drafts: ngram or none.")] = "ngram",
+    tree: Annotated[bool, typer.Option("--tree", help="Draft trees instead of chains.")] = False,
+    prompt_file: Annotated[
+        Path | None,
+        typer.Option(help='One JSON object per line with "prompt" or "messages".'),
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Per prompt.")] = 128,
+    device: Annotated[
+        DeviceName | None, typer.Option(show_default="cuda where it can be used")
+    ] = None,
+    dtype: Annotated[
+        DtypeName | None, typer.Option(show_default="fp32 on cpu, bf16 on cuda")
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Leave out the chat template.")] = False,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on to the limit.")] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Exit with 1 unless the output is plain decoding's."),
+    ] = False,
+    no_plain: Annotated[
+        bool, typer.Option("--no-plain", help="Do not measure plain decoding as well.")
+    ] = False,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", help="Write everything to this file.")
+    ] = None,
+    verify_width: Annotated[
+        int, typer.Option(min=2, max=1024, help="Rows per round: the anchor and its drafts.")
+    ] = 8,
+    page_size: Annotated[int, typer.Option(min=1, help="Tokens per page of the KV pool.")] = 16,
+    max_batch_size: Annotated[int, typer.Option(min=1, help="Prompts decoded at once.")] = 8,
+) -> int:
+    """Decode PROMPT speculatively and compare with plain decoding.
+
+    The text streams as it is decided, accepted drafts underlined. Then come tokens per round,
+    acceptance by position, and the speed beside plain decoding of the same prompts.
+    """
+    if check and no_plain:
+        raise CliError("--check compares with plain decoding: leave out --no-plain")
+    options = EngineOptions(
+        drafter=drafter,
+        tree=tree,
+        verify_width=verify_width,
+        page_size=page_size,
+        max_batch_size=max_batch_size,
+        check_invariants=check,
+    )
+    prompts = collect_prompts(prompt or [], prompt_file)
+    if json_path is not None:
+        check_writable(json_path)
+
+    console = Console(highlight=False, markup=False)
+    errors = Console(stderr=True, highlight=False, markup=False)
+    target = load_target(model, choose_device(device), dtype, errors)
+    prompt_ids = [tokenize(p, target, raw=raw) for p in prompts]
+    params = GenerationParams(
+        max_new_tokens=max_new_tokens, eos_token_ids=target.eos_token_ids, ignore_eos=ignore_eos
+    )
+
+    transcript = Transcript(console, target.tokenizer, [p.title for p in prompts])
+    speculative = run_speculative(target, options, prompt_ids, params, transcript.add)
+    plain = None if no_plain else run_plain(target, options, prompt_ids, params, errors)
+    summary = summarize(speculative)
+    plain_summary = None if plain is None else summarize(plain)
+    checks = _check_all(target, speculative, plain, params, errors) if check and plain else None
+
+    where = f"{target.name}, {device_name(target.device)}, {target.dtype.value}"
+    print_summary(console, where, summary, plain_summary)
+    for line in faults(speculative):
+        errors.print(line)
+    passed = checks is None or print_verdict(console, target, prompts, checks)
+    if json_path is not None:
+        write_report(
+            json_path,
+            {
+                "versions": versions(),
+                "model": target.name,
+                "device": device_name(target.device),
+                "dtype": target.dtype.value,
+                "params": {**asdict(options), **asdict(params), "raw": raw},
+                "prompts": _prompt_reports(target, prompts, speculative),
+                "summary": asdict(summary),
+                "plain": None if plain_summary is None else asdict(plain_summary),
+                "check": None if checks is None else [asdict(c) for c in checks],
+            },
+        )
+    return 0 if passed else FAILED
+
+
+def _check_all(
+    target: TargetModel,
+    speculative: Decoding,
+    plain: Decoding,
+    params: GenerationParams,
+    console: Console,
+) -> list[LosslessCheck]:
+    pairs = list(zip(speculative.generations, plain.generations, strict=True))
+    return [
+        check_lossless(target, ours.prompt_ids, ours.token_ids, theirs.token_ids, params)
+        for ours, theirs in track(pairs, "Checking", console=console, transient=True)
+    ]
+
+
+def _prompt_reports(
+    target: TargetModel, prompts: list[Prompt], decoding: Decoding
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "source": prompt.source,
+            "prompt": prompt.content,
+            "prompt_ids": generation.prompt_ids,
+            "token_ids": generation.token_ids,
+            "text": decode_text(target.tokenizer, generation.token_ids),
+            "finish_reason": generation.finish_reason.name.lower(),
+            "rounds": [
+                {
+                    "num_proposed": r.num_proposed,
+                    "num_accepted": r.num_accepted,
+                    "num_tokens": len(r.token_ids),
+                    "status": int(r.status),
+                }
+                for r in generation.rounds
+            ],
+        }
+        for prompt, generation in zip(prompts, decoding.generations, strict=True)
+    ]

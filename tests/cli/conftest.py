@@ -1,0 +1,84 @@
+"""A tiny random model with a byte-level tokenizer and a chat template, made on the spot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from specfast.cli.target import DtypeName, TargetModel
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+CONTEXT = 96
+CHAT_TEMPLATE = (
+    "{% for m in messages %}"
+    "{% if m['role'] == 'critic' %}{{ raise_exception('no critics here') }}{% endif %}"
+    "<|user|>{{ m['content'] }}{% endfor %}<|end|>"
+)
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """Bytes, a few merges, and two special tokens: <|end|> is 0."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    special = [AddedToken("<|end|>", special=True), AddedToken("<|user|>", special=True)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=280,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(["the hash of the key is the index of the slot"] * 9, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe, eos_token="<|end|>", chat_template=CHAT_TEMPLATE
+    )
+
+
+def make_model(vocab_size: int) -> LlamaForCausalLM:
+    """Random weights, large enough that no two logits are close by chance."""
+    torch.manual_seed(11)
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        initializer_range=0.4,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=0,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return make_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model as ``--model`` takes it."""
+    path = tmp_path_factory.mktemp("tiny-model")
+    tokenizer = make_tokenizer()
+    make_model(len(tokenizer)).save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def target(tokenizer: PreTrainedTokenizerFast) -> TargetModel:
+    model = make_model(len(tokenizer))
+    return TargetModel("tiny", model, tokenizer, torch.device("cpu"), DtypeName.FP32, CONTEXT)
+
+
+@pytest.fixture(autouse=True)
+def plain_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No colours or width from the caller's terminal, and a cache of its own."""
+    for name in ("FORCE_COLOR", "NO_COLOR", "TERM", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
