@@ -22,6 +22,11 @@ struct AcceptShape {
   int ahead;
 };
 
+// Given predictions need no more threads than the window has rows to fetch at once.
+inline AcceptShape shape_for_given(int num_nodes) {
+  return {1, clamp_to(ceil_div(num_nodes, 32) * 32, 32, 128), 1};
+}
+
 template <int kAhead, class Links, class Source>
 void launch_accept_ahead(const AcceptParams& p, const Links& links, const Source& source,
                          const AcceptShape& shape, cudaStream_t stream) {

@@ -100,30 +100,32 @@ __device__ KeyFlag scan_vectors(const T* row, int32_t vocab_size, int32_t thread
   int32_t vectors = (vocab_size - head) / kElements;
   const uint4* body = reinterpret_cast<const uint4*>(row + head);
 
+  // A ring of loads: the place of a vector is asked for again as soon as it has been looked at.
+  uint4 ring[kInFlight];
+#pragma unroll
+  for (int k = 0; k < kInFlight; ++k) {
+    int32_t index = thread + k * threads;
+    if (index < vectors) ring[k] = __ldg(body + index);
+  }
   float best = -INFINITY;
   uint4 best_vector = make_uint4(0, 0, 0, 0);
   int32_t best_index = 0;
   bool has_nan = false;
 #pragma unroll 1
   for (int32_t base = thread; base < vectors; base += kInFlight * threads) {
-    uint4 loaded[kInFlight];
 #pragma unroll
     for (int k = 0; k < kInFlight; ++k) {
       int32_t index = base + k * threads;
-      if (index < vectors) loaded[k] = __ldg(body + index);
-    }
-#pragma unroll
-    for (int k = 0; k < kInFlight; ++k) {
-      int32_t index = base + k * threads;
-      if (index < vectors) {
-        float largest = RowVector<T>::max_nan(loaded[k]);
-        has_nan |= largest != largest;
-        if (largest > best) {
-          best = largest;
-          best_vector = loaded[k];
-          best_index = index;
-        }
+      if (index >= vectors) break;
+      float largest = RowVector<T>::max_nan(ring[k]);
+      has_nan |= largest != largest;
+      if (largest > best) {
+        best = largest;
+        best_vector = ring[k];
+        best_index = index;
       }
+      int32_t next = index + kInFlight * threads;
+      if (next < vectors) ring[k] = __ldg(body + next);
     }
   }
   int32_t id = head + best_index * kElements + RowVector<T>::first_equal(best_vector, best);

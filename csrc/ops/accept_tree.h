@@ -6,6 +6,13 @@ struct CUstream_st;
 
 namespace specfast {
 
+// A node as the walk reads it, in one load.
+struct alignas(16) TreeNode {
+  int32_t token;
+  int32_t first_child;
+  int32_t next_sibling;
+};
+
 // Links of a tree, and the row of each node. Children and siblings ascend, which bounds every walk
 // and makes committed rows ascend; a link that does not is malformed and ends the search.
 struct TreeLinks {
@@ -14,25 +21,20 @@ struct TreeLinks {
   const int32_t* retrieve_next_sibling;  // [B, N] -1 = last
   const int32_t* retrieve_index;         // [B, N] verify row of the node, or null: base + node
 
-  int32_t* tokens = nullptr;    // scratch [N]
-  int32_t* children = nullptr;  // scratch [N]
-  int32_t* siblings = nullptr;  // scratch [N]
-  int64_t first = 0;            // of this request in the arrays above
+  TreeNode* nodes = nullptr;  // scratch [N]
+  int64_t first = 0;          // of this request in the arrays above
 
   template <class Arena>
   SPECFAST_HD void place(Arena& arena, const AcceptParams& p) {
-    tokens = arena.template scratch<int32_t>(p.num_nodes);
-    children = arena.template scratch<int32_t>(p.num_nodes);
-    siblings = arena.template scratch<int32_t>(p.num_nodes);
+    nodes = arena.template scratch<TreeNode>(p.num_nodes);
   }
   template <class Team>
   SPECFAST_HD void load(Team& team, const AcceptParams& p, int b) {
     first = static_cast<int64_t>(b) * p.num_nodes;
     SPECFAST_NO_UNROLL
     for (int i = team.rank(); i < p.num_nodes; i += team.size()) {
-      tokens[i] = draft_token(p, b, i);
-      children[i] = retrieve_next_token[first + i];
-      siblings[i] = retrieve_next_sibling[first + i];
+      nodes[i] = {draft_token(p, b, i), retrieve_next_token[first + i],
+                  retrieve_next_sibling[first + i]};
     }
   }
 
@@ -44,17 +46,17 @@ struct TreeLinks {
   }
 
   SPECFAST_HD Step child(int32_t node, int32_t token, const Window& window) const {
-    int32_t num_nodes = window.num_nodes;
     int32_t status = kStatusOk;
     int32_t previous = node;
-    int32_t next = children[node];
+    int32_t next = nodes[node].first_child;
     while (next != -1) {
-      if (next <= previous || next >= num_nodes) return {-1, status | kBadTree};
+      if (next <= previous || next >= window.num_nodes) return {-1, status | kBadTree};
       if (next >= window.verified) break;
-      if (tokens[next] == token) return {next, status};
-      if (tokens[next] == kNoToken) status |= kBadToken;
+      TreeNode candidate = nodes[next];
+      if (candidate.token == token) return {next, status};
+      if (candidate.token == kNoToken) status |= kBadToken;
       previous = next;
-      next = siblings[next];
+      next = candidate.next_sibling;
     }
     return {-1, status};
   }

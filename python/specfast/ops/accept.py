@@ -187,7 +187,7 @@ accumulate_status
     Notes
     -----
     Bad data, devices, determinism, capture: as :func:`accept_tree`. Cost: reads V logits per
-    visited row, up to 7 rows beyond the last visited one in small batches, where reading them
+    visited row, up to 3 rows beyond the last visited one in small batches, where reading them
     together is faster; never a row at or past ``verify_lens`` without ``return_trim``.
     Source: Leviathan et al. 2023 (arXiv:2211.17192) at temperature 0.
     """
