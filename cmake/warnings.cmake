@@ -8,7 +8,7 @@ function(specfast_target_flags target)
   endif()
   target_compile_options(${target} ${scope}
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -ffp-contract=off>
-    $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo --fmad=false -Xcompiler=-Wall,-Wextra,-fno-strict-aliasing -Xptxas=--warn-on-spills
+    $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo --fmad=false -Xcompiler=-Wall,-Wextra,-Wno-unknown-pragmas,-fno-strict-aliasing
       # Bodies are templates over a Team; each Team lives on one side, host or device.
       -diag-suppress=20011,20014>)
   if(SPECFAST_SANITIZE)
