@@ -11,7 +11,7 @@ struct AcceptInputs {
   const Tensor& prefix_lens;
   const OptionalTensor& target_logits;
   const OptionalTensor& target_predict;
-  int64_t vocab_size;  // 0: the width of the logits, or unknown
+  std::optional<int64_t> vocab_size;  // absent: the width of the logits, or unknown
   const OptionalTensor& qo_indptr;
   const OptionalTensor& verify_lens;
   const OptionalTensor& eos_token_ids;
@@ -47,13 +47,15 @@ TargetRows checked_rows(ArgChecks& args, const AcceptInputs& in) {
 
 int32_t checked_vocab_size(ArgChecks& args, const AcceptInputs& in) {
   constexpr int64_t kMaxVocabSize = int64_t{1} << 30;
-  if (!in.target_logits.has_value()) {
-    args.require_range("vocab_size", in.vocab_size, 0, kMaxVocabSize);
-    return in.vocab_size == 0 ? INT32_MAX : static_cast<int32_t>(in.vocab_size);
+  int64_t most = kMaxVocabSize;
+  if (in.target_logits.has_value()) {
+    most = args["V"];
+    args.require_range("the number of columns V of target_logits", most, 1, kMaxVocabSize);
+  } else if (!in.vocab_size.has_value()) {
+    return INT32_MAX;
   }
-  args.require_range("vocab_size", in.vocab_size, 0, args["V"]);
-  int64_t vocab_size = in.vocab_size == 0 ? args["V"] : in.vocab_size;
-  args.require_range("vocab_size", vocab_size, 1, kMaxVocabSize);
+  int64_t vocab_size = in.vocab_size.value_or(most);
+  args.require_range("vocab_size", vocab_size, 1, most);
   return static_cast<int32_t>(vocab_size);
 }
 
@@ -179,7 +181,7 @@ template <Device device>
 void accept_tree(const Tensor& draft_tokens, const Tensor& retrieve_next_token,
                  const Tensor& retrieve_next_sibling, const Tensor& prefix_lens,
                  const OptionalTensor& retrieve_index, const OptionalTensor& target_logits,
-                 const OptionalTensor& target_predict, int64_t vocab_size,
+                 const OptionalTensor& target_predict, std::optional<int64_t> vocab_size,
                  const OptionalTensor& qo_indptr, const OptionalTensor& verify_lens,
                  const OptionalTensor& eos_token_ids, const OptionalTensor& stop_token_ids,
                  const OptionalTensor& max_tokens_left, const OptionalTensor& min_tokens_left,
@@ -203,7 +205,7 @@ void accept_tree(const Tensor& draft_tokens, const Tensor& retrieve_next_token,
 template <Device device>
 void accept_chain(const Tensor& draft_tokens, const Tensor& prefix_lens,
                   const OptionalTensor& target_logits, const OptionalTensor& target_predict,
-                  int64_t vocab_size, const OptionalTensor& qo_indptr,
+                  std::optional<int64_t> vocab_size, const OptionalTensor& qo_indptr,
                   const OptionalTensor& verify_lens, const OptionalTensor& eos_token_ids,
                   const OptionalTensor& stop_token_ids, const OptionalTensor& max_tokens_left,
                   const OptionalTensor& min_tokens_left, const OptionalTensor& ignore_eos,
@@ -225,7 +227,7 @@ void accept_chain(const Tensor& draft_tokens, const Tensor& prefix_lens,
 }
 
 constexpr char kCommonSchema[] =
-    "Tensor? target_logits, Tensor? target_predict, int vocab_size, Tensor? qo_indptr, "
+    "Tensor? target_logits, Tensor? target_predict, int? vocab_size, Tensor? qo_indptr, "
     "Tensor? verify_lens, Tensor? eos_token_ids, Tensor? stop_token_ids, Tensor? max_tokens_left, "
     "Tensor? min_tokens_left, Tensor? ignore_eos, Tensor? out_cache_loc, bool accumulate_status";
 constexpr char kRecordSchema[] =

@@ -129,9 +129,8 @@ void relocate_kv(const std::vector<Tensor>& buffers, const std::vector<int64_t>&
 
 STABLE_TORCH_LIBRARY_FRAGMENT(specfast, m) {
   m.def(
-      "relocate_kv(Tensor(a!)[] buffers, int[] geometry, Tensor pieces, Tensor chunks, int "
-      "page_size, "
-      "int? num_slots, int? num_rows, Tensor accept_index, Tensor commit_lens, "
+      "relocate_kv(Tensor(a!)[] buffers, int[] geometry, Tensor pieces, Tensor chunks, "
+      "int page_size, int? num_slots, int? num_rows, Tensor accept_index, Tensor commit_lens, "
       "Tensor? out_cache_loc, Tensor? qo_indptr, int? rows_per_request, Tensor(b!) status, "
       "bool accumulate_status) -> ()");
 }

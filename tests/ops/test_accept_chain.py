@@ -11,7 +11,7 @@ import math
 
 import pytest
 import torch
-from accept_batches import assert_same_record, int32, random_batch
+from accept_batches import AcceptBatch, assert_same_record, int32, random_batch
 from hypothesis import given
 from hypothesis import strategies as st
 from specfast import AcceptRecord, FinishReason, FinishRules, Status, ops, reference
@@ -184,6 +184,20 @@ def test_bad_draft_ids_are_rejected(device: str, bad: int) -> None:
     assert record.status.tolist() == [Status.BAD_TOKEN]
 
 
+@pytest.mark.parametrize("too_large", [2**31 - 1, 2**31, 2**32 + 1])
+def test_ids_beyond_the_record_are_bad(device: str, too_large: int) -> None:
+    # Nothing names a vocabulary: an id still has to fit into an int32 record.
+    for row in ([too_large, 1], [1, too_large]):
+        batch = AcceptBatch(
+            torch.tensor([[9, too_large]]),
+            int32([0]),
+            options={"target_predict": torch.tensor(row)},
+        )
+        expected = batch.run(reference.accept_chain)
+        assert expected.status.tolist() == [Status.BAD_TOKEN]
+        assert_same_record(batch.run(ops.accept_chain, device), expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("ragged", [False, True])
 @pytest.mark.parametrize("unsound", [False, True])
@@ -314,7 +328,8 @@ ARGUMENTS = {
     r"target_logits of shape \[R=6, V\], got \[5, 8\]": {"target_logits": torch.zeros(5, 8)},
     "exactly one of target_logits and target_predict, got both": {"target_predict": int32([0] * 6)},
     "exactly one of target_logits and target_predict, got neither": {"target_logits": None},
-    r"vocab_size in \[0, 8\], got 9": {"vocab_size": 9},
+    r"vocab_size in \[1, 8\], got 9": {"vocab_size": 9},
+    r"vocab_size in \[1, 8\], got 0": {"vocab_size": 0},
     "target_logits with a dense last dimension, got stride 6": {
         "target_logits": torch.zeros(8, 6).t()
     },
@@ -343,7 +358,8 @@ def test_opcheck(device: str) -> None:
             int32([[0, 1]], device=device),
             int32([3], device=device),
             torch.zeros(2, 4, device=device),
-            *(None, 0, *(None,) * 8, False, False),
+            *(None,) * 10,
+            *(False, False),
             record.per_request,
             record.per_step,
             record.predict,

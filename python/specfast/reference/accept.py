@@ -12,6 +12,9 @@ from specfast.records import AcceptRecord, FinishRules
 from specfast.status import FinishReason, Status
 
 
+INT32_MAX = 2**31 - 1
+
+
 @dataclass(frozen=True)
 class RowPrediction:
     """What the target says after one verify row; an invalid row ends the path."""
@@ -34,8 +37,8 @@ def greedy_prediction(row: Tensor, vocab_size: int) -> RowPrediction:
     return RowPrediction(token, True, status)
 
 
-def _given_prediction(token: int, vocab_size: int | None) -> RowPrediction:
-    if token < 0 or (vocab_size is not None and token >= vocab_size):
+def _given_prediction(token: int, vocab_size: int) -> RowPrediction:
+    if not 0 <= token < vocab_size:
         return RowPrediction(0, False, Status.BAD_TOKEN)
     return RowPrediction(token, True, Status.OK)
 
@@ -60,18 +63,21 @@ class _Batch:
         assert rows is not None
         return rows.shape[0]
 
+    @property
+    def num_ids(self) -> int:
+        """Ids from here on are bad; where nothing names a vocabulary, the record's int32 does."""
+        if self.vocab_size is not None:
+            return self.vocab_size
+        return INT32_MAX if self.target_logits is None else self.target_logits.shape[1]
+
     def predict(self, row: int) -> RowPrediction:
         if self.target_logits is not None:
-            vocab_size = self.vocab_size or self.target_logits.shape[1]
-            return greedy_prediction(self.target_logits[row], vocab_size)
+            return greedy_prediction(self.target_logits[row], self.num_ids)
         assert self.target_predict is not None
-        return _given_prediction(int(self.target_predict[row]), self.vocab_size)
+        return _given_prediction(int(self.target_predict[row]), self.num_ids)
 
     def draft_is_bad(self, token: int) -> bool:
-        limit = self.vocab_size
-        if limit is None and self.target_logits is not None:
-            limit = self.target_logits.shape[1]
-        return token < 0 or (limit is not None and token >= limit)
+        return not 0 <= token < self.num_ids
 
     def window(self, b: int) -> tuple[int, int, int, Status]:
         """First row, rows in the window, nodes verified, status."""
