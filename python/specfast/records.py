@@ -19,7 +19,9 @@ class FinishRules:
     stop_token_ids : int32 [B, K]        per request, padded with -1
     max_tokens_left : int32 [B]          tokens that the request may still emit
     min_tokens_left : int32 [B]          before so many new tokens neither EOS nor a stop id ends it
-    ignore_eos : bool [B]
+    ignore_eos : bool [B]                EOS does not end the request, stop ids and limits do
+
+    The token that ends a request is emitted. EOS comes before stop ids, both before the limit.
     """
 
     eos_token_ids: Tensor | None = None
@@ -33,8 +35,8 @@ class FinishRules:
 class AcceptRecord:
     """What a verify round decided; written whole on every call, padding is -1.
 
-    B requests, S = width of the path (deepest accepted path + 1), R verify rows. Most fields are
-    rows of ``per_request`` (int32 [8, B], or [9, B] with ``cap_trim_lens``) and of ``per_step``
+    B requests, S = the most rows that a path may have, R verify rows. Most fields are rows of
+    ``per_request`` (int32 [8, B], or [9, B] with ``cap_trim_lens``) and of ``per_step``
     (int32 [3, B, S]), so that a host reads a round with few copies.
 
     predict : int32 [R]               the token after each committed row, -1 at all other rows

@@ -4,7 +4,16 @@ from enum import IntEnum, IntFlag
 
 
 class Status(IntFlag):
-    """What an op met in one request's data; its record is legal all the same."""
+    """What an op met in one request's data; its record is legal all the same.
+
+    NAN_LOGITS : a row that was visited holds a NaN
+    EMPTY_SUPPORT : a row that was visited has no value above -inf
+    BAD_PARAM : a length, a row offset or a capacity out of range
+    BAD_TOKEN : a draft or a prediction outside the vocabulary
+    BAD_TREE : a parent, child, sibling or row index that makes no tree
+    ZERO_RESIDUAL, BAD_Q : reserved for sampled rules
+    BAD_PATH : a path or slots that cannot be relocated; nothing was moved
+    """
 
     OK = 0
     NAN_LOGITS = 1 << 0

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from specfast.engine import Engine, Generation, GenerationParams, RoundOutput
-from specfast.status import FinishReason
 
 OnRound = Callable[[int, RoundOutput], None]
 
@@ -32,10 +31,7 @@ def decode(
     """Decode ``prompts``; ``on_round`` gets the prompt's index and what the round gave it."""
     started = time.perf_counter()
     indices = {engine.add_request(ids, params): i for i, ids in enumerate(prompts)}
-    generations = [
-        Generation(request_id, prompts[i], [], FinishReason.NOT_FINISHED, [])
-        for request_id, i in indices.items()
-    ]
+    generations = [Generation(request_id, prompts[i]) for request_id, i in indices.items()]
     seconds = time.perf_counter() - started
     while engine.has_unfinished:
         started = time.perf_counter()

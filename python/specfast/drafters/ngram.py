@@ -30,6 +30,11 @@ class NgramDrafter:
         Continuations in a tree. Each takes half of the drafts that the earlier ones left; what
         nobody takes lengthens the first.
 
+    Raises
+    ------
+    ValueError
+        A number below 1.
+
     Notes
     -----
     The index is kept up to date incrementally: a round costs O(new tokens · max_ngram +

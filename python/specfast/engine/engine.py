@@ -47,8 +47,16 @@ class Engine:
         Check the invariants of a round after each one, on the host; a violation raises
         RuntimeError.
 
+    Raises
+    ------
+    ValueError
+        A size below 1, or a model that cannot be a target.
+
     Notes
     -----
+    Every token is the argmax of its row of logits, so the output is that of plain decoding as far
+    as the target gives a row the same logits in every batch (see docs/numerics.md).
+
     Not here: sampling, prefix sharing between requests, chunked prefill, preemption.
     """
 
@@ -97,6 +105,7 @@ class Engine:
 
     @property
     def has_unfinished(self) -> bool:
+        """Whether a request is waiting or running."""
         return bool(self._waiting or self._running)
 
     def add_request(self, prompt_ids: Sequence[int], params: GenerationParams | None = None) -> int:
@@ -114,7 +123,15 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[RoundOutput]:
-        """Prefill the requests that can join, or else run one round of all that are running."""
+        """Prefill the requests that can join, or else run one round of all that are running.
+
+        Returns one output for each request that took part, at least one token in each.
+
+        Raises
+        ------
+        RuntimeError
+            A draft of wrong shape, or a broken invariant.
+        """
         joining = self._admit()
         if joining:
             return [self._prefill(request) for request in joining]

@@ -15,6 +15,9 @@ class GenerationParams:
     min_new_tokens : before so many, neither EOS nor a stop id ends the request
     eos_token_ids : end the request with reason EOS, unless ``ignore_eos``
     stop_token_ids : end the request with reason STOP
+    ignore_eos : ``eos_token_ids`` end nothing
+
+    Raises ValueError for a length out of range or a negative id.
     """
 
     max_new_tokens: int = 128
@@ -37,7 +40,13 @@ class GenerationParams:
 
 @dataclass(frozen=True)
 class RoundOutput:
-    """What one round gave one request; the first ``num_accepted`` of ``token_ids`` were drafts."""
+    """What one round gave one request.
+
+    token_ids : emitted tokens; the first ``num_accepted`` of them were drafts
+    num_proposed : drafts that were verified
+    finish_reason : NOT_FINISHED while the request goes on
+    status : what the ops met in this request's data
+    """
 
     request_id: int
     token_ids: list[int]

@@ -53,20 +53,22 @@ def accept_tree(
     prefix_lens : int32 [B]
         Committed KV length, the anchor not included.
     width : int
-        S, the most rows a path may have: tree depth + 1.
+        S, the most rows a path may have: tree depth + 1. 1 <= S <= N.
     target_logits : float32 | bfloat16 | float16 [R, V]
         Logits of the verify rows, any row stride. NaN never wins; the lowest id wins ties.
     target_predict : int32 | int64 [R]
         The target's token after each row, instead of ``target_logits``.
     vocab_size : int, optional
-        Logit columns and ids at or past it do not count; V if absent.
+        Logit columns and ids at or past it do not count; V if absent, and with predictions any
+        id below 2³¹ - 1.
     retrieve_index : int32 [B, N], optional
-        Verify row of each node, within the request's own rows; first row + node if absent.
+        Verify row of each node, among the request's verified rows; first row + node if absent,
+        which is what the tree ops lay out.
     qo_indptr : int32 [B + 1], optional
         First row of each request (ragged batch); ``b * N`` if absent, and then R = B * N.
     verify_lens : int32 [B], optional
         Nodes that were verified, anchor included; later nodes do not exist for the walk. 0 is a
-        padded slot. All rows if absent.
+        padded slot: its record says ``commit_lens`` 0. All rows of the request if absent.
     finish : FinishRules, optional
         When a request ends. EOS comes before stop ids, both before the limit.
     out_cache_loc : int32 | int64 [R], optional
@@ -89,9 +91,10 @@ def accept_tree(
     Notes
     -----
     Bad data never fails; it gives a legal record and bits of ``status``: a row without a usable
-    value ends the path and emits token 0 (NAN_LOGITS, EMPTY_SUPPORT), a draft id outside the
-    vocabulary is rejected (BAD_TOKEN), links that do not ascend end the search (BAD_TREE), lengths
-    out of range are clamped (BAD_PARAM).
+    value ends the path and emits token 0 (NAN_LOGITS, EMPTY_SUPPORT), and so does a given
+    prediction outside the vocabulary (BAD_TOKEN); a draft id outside of it is rejected (BAD_TOKEN),
+    links that do not ascend end the search, a row outside the window ends the path (BAD_TREE),
+    ``verify_lens`` and ``qo_indptr`` out of range are clamped (BAD_PARAM).
     Devices: CPU, CUDA; equal results. Deterministic, and independent of batch, slot and padding.
     Capturable with ``out``; one launch. Cost: reads V logits per visited row and nothing else of
     the logits. Source: EAGLE-2 (arXiv:2406.16858), SpecInfer (arXiv:2305.09781).
@@ -190,6 +193,17 @@ accumulate_status
     visited row, up to 3 rows beyond the last visited one in small batches, where reading them
     together is faster; never a row at or past ``verify_lens`` without ``return_trim``.
     Source: Leviathan et al. 2023 (arXiv:2211.17192) at temperature 0.
+
+    Examples
+    --------
+    The drafts A, B, C (10, 11, 12), the target says A, B, then 77:
+
+    >>> import torch, specfast
+    >>> record = specfast.ops.accept_chain(
+    ...     torch.tensor([[1, 10, 11, 12]]), torch.tensor([10], dtype=torch.int32),
+    ...     target_predict=torch.tensor([10, 11, 77, 0]))
+    >>> record.num_correct_drafts.tolist(), record.out_tokens.tolist()
+    ([2], [[10, 11, 77, -1]])
     """
     if out is None:
         width = draft_tokens.shape[1]
@@ -253,10 +267,31 @@ def verify_tree_greedy(
 ) -> AcceptRecord:
     """SGLang's name for :func:`accept_tree` on given predictions, without truncation.
 
-    ``draft_tokens`` is SGLang's ``candidates`` [B, N], ``target_predict`` int32 | int64 [R] its
-    argmax of every row; ``predict``, ``accept_index`` and ``num_correct_drafts`` of the result are
-    its ``predicts``, ``accept_index`` and ``accept_token_num``. Nothing needs to be pre-filled.
-    Without ``prefix_lens`` positions count from 0.
+    Parameters
+    ----------
+    draft_tokens : int32 | int64 [B, N]
+        SGLang's ``candidates``.
+    retrieve_index, retrieve_next_token, retrieve_next_sibling : int32 [B, N]
+        Verify row, first child and next sibling of each node.
+    target_predict : int32 | int64 [B * N]
+        The target's argmax of every row.
+    width : int
+        S, columns of ``accept_index``.
+    prefix_lens : int32 [B], optional
+        Committed KV length. Without it positions count from 0.
+    out : AcceptRecord, optional
+        Buffers to fill. Nothing needs to be pre-filled.
+
+    Returns
+    -------
+    AcceptRecord
+        ``predict``, ``accept_index`` and ``num_correct_drafts`` are SGLang's ``predicts``,
+        ``accept_index`` and ``accept_token_num``.
+
+    Notes
+    -----
+    Errors, bad data, devices, determinism, cost: as :func:`accept_tree`. Capturable with ``out``
+    and ``prefix_lens``.
     """
     if prefix_lens is None:
         prefix_lens = _zero_lens(draft_tokens)
@@ -282,10 +317,29 @@ def verify_chain_greedy(
 ) -> AcceptRecord:
     """:func:`accept_chain` on given predictions, without truncation.
 
-    ``draft_tokens`` int32 | int64 [B, T] holds the anchor and the drafts, ``target_predict``
-    int32 | int64 [B * T] the argmax of every row; ``num_correct_drafts`` and ``bonus`` of the
-    result are SGLang's ``correct_len`` and ``bonus`` for DFlash and DSpark. Without
-    ``prefix_lens`` positions count from 0.
+    Parameters
+    ----------
+    draft_tokens : int32 | int64 [B, N]
+        Anchor and drafts.
+    target_predict : int32 | int64 [B * N]
+        The target's argmax of every row.
+    prefix_lens : int32 [B], optional
+        Committed KV length. Without it positions count from 0.
+    verify_lens : int32 [B], optional
+        Rows that were verified, anchor included; all if absent.
+    out : AcceptRecord, optional
+        Buffers to fill.
+
+    Returns
+    -------
+    AcceptRecord
+        ``num_correct_drafts`` and ``bonus`` are SGLang's ``correct_len`` and ``bonus`` for DFlash
+        and DSpark.
+
+    Notes
+    -----
+    Errors, bad data, devices, determinism, cost: as :func:`accept_chain`. Capturable with ``out``
+    and ``prefix_lens``.
     """
     if prefix_lens is None:
         prefix_lens = _zero_lens(draft_tokens)

@@ -11,7 +11,6 @@ from torch import Tensor
 from specfast.records import AcceptRecord, FinishRules
 from specfast.status import FinishReason, Status
 
-
 INT32_MAX = 2**31 - 1
 
 
