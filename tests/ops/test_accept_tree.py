@@ -150,6 +150,11 @@ def test_retrieve_index_maps_nodes_to_rows(device: str) -> None:
     record = accept([A, X, 0, 0, C], device, retrieve_index=int32([[0, 4, 2, 5, 3]]))
     assert record.accept_index.tolist() == [[0, 4, -1]]
     assert record.status.tolist() == [Status.BAD_TREE]
+    # Row 3 was not verified, though it belongs to the request.
+    index = int32([[0, 3, 1, 2, 4]])
+    record = accept([A, 0, 0, X, 0], device, retrieve_index=index, verify_lens=int32([3]))
+    assert record.accept_index.tolist() == [[0, -1, -1]]
+    assert record.status.tolist() == [Status.BAD_TREE]
 
 
 @pytest.mark.parametrize("from_logits", [True, False])
