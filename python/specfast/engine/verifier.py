@@ -148,19 +148,18 @@ def _packed_record(
     batch_size: int, width: int, num_rows: int, device: torch.device
 ) -> tuple[AcceptRecord, Tensor]:
     """A record and the one tensor that holds all of it."""
-    elements = batch_size * (8 + 4 * width) + num_rows
+    elements = sum(shape.numel() for shape in _record_shapes(batch_size, width, num_rows))
     packed = torch.empty(elements, dtype=torch.int32, device=device)
     return _unpacked(packed, batch_size, width, num_rows), packed
 
 
 def _unpacked(packed: Tensor, batch_size: int, width: int, num_rows: int) -> AcceptRecord:
-    per_step = batch_size * width
-    requests, steps, predict, slots = torch.split(
-        packed, [8 * batch_size, 3 * per_step, num_rows, per_step]
-    )
-    return AcceptRecord(
-        per_request=requests.view(8, batch_size),
-        per_step=steps.view(3, batch_size, width),
-        predict=predict,
-        slots=slots.view(batch_size, width),
-    )
+    shapes = _record_shapes(batch_size, width, num_rows)
+    parts = torch.split(packed, [shape.numel() for shape in shapes])
+    return AcceptRecord(*(part.view(shape) for part, shape in zip(parts, shapes, strict=True)))
+
+
+def _record_shapes(batch_size: int, width: int, num_rows: int) -> list[torch.Size]:
+    """Of a record's tensors, in the order of its fields; asked from a record without memory."""
+    record = AcceptRecord.empty(batch_size, width, num_rows, "meta", slots_dtype=torch.int32)
+    return [tensor.shape for tensor in vars(record).values()]
