@@ -323,6 +323,7 @@ def test_empty_batch(device: str) -> None:
 
 
 ARGUMENTS = {
+    "out with accumulate_status, got None": {"accumulate_status": True},
     "draft_tokens of dtype int32 or int64, got float32": {"draft_tokens": torch.zeros(2, 3)},
     r"prefix_lens of shape \[B=2\], got \[3\]": {"prefix_lens": int32([0, 0, 0])},
     r"target_logits of shape \[R=6, V\], got \[5, 8\]": {"target_logits": torch.zeros(5, 8)},

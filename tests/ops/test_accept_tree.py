@@ -254,6 +254,7 @@ def test_rows_beyond_two_to_the_31_elements(device: str) -> None:
 
 
 ARGUMENTS = {
+    "out with accumulate_status, got None": {"accumulate_status": True},
     r"retrieve_next_token of shape \[B=2, N=3\], got \[2, 4\]": {
         "retrieve_next_token": torch.zeros(2, 4, dtype=torch.int32)
     },

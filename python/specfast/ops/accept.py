@@ -76,7 +76,8 @@ def accept_tree(
     out : AcceptRecord, optional
         Buffers to fill (see ``AcceptRecord.empty``); needed under CUDA Graph capture.
     accumulate_status : bool
-        OR into ``out.status`` what this op finds, after another op of the round wrote it.
+        OR into ``out.status`` what this op finds, after another op of the round wrote it. Needs
+        ``out``.
 
     Returns
     -------
@@ -113,6 +114,7 @@ def accept_tree(
     ([[0, 1, 3]], [[10, 12, 77]], [13])
     """
     if out is None:
+        _require_written_status("accept_tree", accumulate_status)
         out = _empty_record(draft_tokens, width, target_logits, target_predict, out_cache_loc)
     finish = finish or FinishRules()
     torch.ops.specfast.accept_tree(
@@ -206,6 +208,7 @@ accumulate_status
     ([2], [[10, 11, 77, -1]])
     """
     if out is None:
+        _require_written_status("accept_chain", accumulate_status)
         width = draft_tokens.shape[1]
         out = _empty_record(
             draft_tokens, width, target_logits, target_predict, out_cache_loc, return_trim
@@ -233,6 +236,11 @@ accumulate_status
         out.slots,
     )
     return out
+
+
+def _require_written_status(op: str, accumulate_status: bool) -> None:
+    if accumulate_status:
+        raise RuntimeError(f"{op}: expected out with accumulate_status, got None")
 
 
 def _empty_record(
