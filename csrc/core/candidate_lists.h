@@ -29,19 +29,14 @@ struct CandidateLists {
 };
 
 struct CandidateScratch {
-  int32_t* group_parents;  // [C / k] parent_list, -1 where malformed
   int32_t* node_of;        // [C] node of each candidate, or kNoNode
-  int32_t* candidate_of;   // [N] candidate of each node >= 1, -1 = none
+  int32_t* group_parents;  // [C / k] parent_list, -1 where malformed
 };
 
 template <class Arena>
-SPECFAST_HD CandidateScratch candidate_scratch(Arena& arena, const CandidateLists& lists,
-                                               int num_nodes) {
-  CandidateScratch scratch;
-  scratch.group_parents = arena.template scratch<int32_t>(lists.num_candidates / lists.topk);
-  scratch.node_of = arena.template scratch<int32_t>(lists.num_candidates);
-  scratch.candidate_of = arena.template scratch<int32_t>(num_nodes);
-  return scratch;
+SPECFAST_HD CandidateScratch candidate_scratch(Arena& arena, const CandidateLists& lists) {
+  return {arena.template scratch<int32_t>(lists.num_candidates),
+          arena.template scratch<int32_t>(lists.num_candidates / lists.topk)};
 }
 
 // From the last thread down, as the first ones have other loads to wait for. Needs a barrier after
@@ -50,41 +45,24 @@ template <class Team>
 SPECFAST_HD void load_group_parents(Team& team, const CandidateLists& lists,
                                     const CandidateScratch& scratch, int b) {
   int num_groups = lists.num_candidates / lists.topk;
+  SPECFAST_NO_UNROLL
   for (int group = team.size() - team.rank(); group < num_groups; group += team.size()) {
     int64_t parent = lists.parent_list[b * lists.parent_list_stride + group];
-    bool earlier = parent >= 0 && parent < static_cast<int64_t>(group) * lists.topk;
+    bool earlier = static_cast<uint64_t>(parent) < static_cast<uint32_t>(group * lists.topk);
     scratch.group_parents[group] = earlier ? static_cast<int32_t>(parent) : -1;
   }
 }
 
-// The parent of node >= 1 among the selected candidates, 0 = root. -1 if it has none: no candidate
-// of its own (none given, or an earlier node has it), a malformed group, a parent that is not
-// selected or not an earlier node.
+// The parent of a candidate's node among the selected candidates, 0 = root. -1 if it has none: a
+// malformed group, a parent that is not selected or not an earlier node.
 SPECFAST_HD int32_t parent_node(const CandidateLists& lists, const CandidateScratch& scratch,
-                                int node) {
-  int32_t candidate = scratch.candidate_of[node];
-  if (candidate < 0 || scratch.node_of[candidate] != node) return -1;
-  int32_t group = candidate / lists.topk;
+                                int candidate, int node) {
+  int group = candidate / lists.topk;
   if (group == 0) return 0;
   int32_t parent = scratch.group_parents[group];
   if (parent < 0) return -1;
   int32_t above = scratch.node_of[parent];
   return above < node ? above : -1;
-}
-
-// Places all nodes of the tree under their parents; a barrier after node_of and candidate_of, and
-// itself one. True if a node has no parent.
-template <class Team>
-SPECFAST_HD bool place_candidates(Team& team, const CandidateLists& lists,
-                                  const CandidateScratch& scratch, const TreeScratch& tree,
-                                  int num_nodes) {
-  bool detached = false;
-  for (int node = team.rank(); node < num_nodes; node += team.size()) {
-    int32_t parent = node == 0 ? -1 : parent_node(lists, scratch, node);
-    detached |= node != 0 && parent < 0;
-    place_node(tree, node, parent);
-  }
-  return team.any(detached);
 }
 
 }  // namespace specfast

@@ -86,14 +86,27 @@ class BlockTeam {
   }
   __device__ int count(bool value) { return __syncthreads_count(value); }
   __device__ bool any(bool value) { return __syncthreads_or(value) != 0; }
-  __device__ int exclusive_scan(int value, int* total) {
-    int inclusive = warp_inclusive_scan(value);
-    int last_of_warp = __shfl_sync(~0u, inclusive, 31);
-    int* values = all_warps(last_of_warp);
-    int warp_total = lane() < warps() ? values[lane()] : 0;
-    *total = __reduce_add_sync(~0u, warp_total);
-    int before_warp = __reduce_add_sync(~0u, lane() < warp() ? warp_total : 0);
-    return before_warp + inclusive - value;
+  __device__ KeyRange union_of(KeyRange range) {
+    __shared__ KeyRange ranges[2][32];
+    range = {__reduce_min_sync(~0u, range.lowest), __reduce_max_sync(~0u, range.highest)};
+    turn_ ^= 1;
+    if (lane() == 0) ranges[turn_][warp()] = range;
+    __syncthreads();
+    range = ranges[turn_][min_of(lane(), warps() - 1)];
+    return {__reduce_min_sync(~0u, range.lowest), __reduce_max_sync(~0u, range.highest)};
+  }
+  __device__ CountPair exclusive_count(bool a, bool b, CountPair* total) {
+    // Both counts in one word: a block has fewer than 2^16 threads.
+    unsigned votes_a = __ballot_sync(~0u, a);
+    unsigned votes_b = __ballot_sync(~0u, b);
+    int* values = all_warps(__popc(votes_a) | __popc(votes_b) << 16);
+    int in_warp = lane() < warps() ? values[lane()] : 0;
+    int in_all = __reduce_add_sync(~0u, in_warp);
+    int before = __reduce_add_sync(~0u, lane() < warp() ? in_warp : 0);
+    unsigned lower_lanes = (1u << lane()) - 1;
+    *total = {in_all & 0xffff, in_all >> 16};
+    return {(before & 0xffff) + __popc(votes_a & lower_lanes),
+            (before >> 16) + __popc(votes_b & lower_lanes)};
   }
   template <class T>
   __device__ T broadcast(T value, int root) {
@@ -130,13 +143,6 @@ class BlockTeam {
     if (lane() == 0) values[turn_][warp()] = value;
     __syncthreads();
     return values[turn_];
-  }
-  __device__ int warp_inclusive_scan(int value) const {
-    for (int step = 1; step < 32; step *= 2) {
-      int other = __shfl_up_sync(~0u, value, step);
-      if (lane() >= step) value += other;
-    }
-    return value;
   }
 
   unsigned used_bytes_ = 0;

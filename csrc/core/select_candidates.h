@@ -25,12 +25,44 @@ struct SelectScratch {
 };
 
 template <class Arena>
-SPECFAST_HD SelectScratch select_scratch(Arena& arena, const CandidateLists& lists, int num_nodes) {
+SPECFAST_HD SelectScratch select_scratch(Arena& arena, const CandidateLists& lists) {
   SelectScratch scratch;
-  scratch.candidates = candidate_scratch(arena, lists, num_nodes);
+  scratch.candidates = candidate_scratch(arena, lists);
   scratch.keys = reinterpret_cast<uint32_t*>(scratch.candidates.node_of);
   scratch.limits = arena.template scratch<uint32_t>(lists.num_candidates / lists.topk);
   return scratch;
+}
+
+// Reads scores and parents; the keys' range. A barrier.
+template <class Team>
+SPECFAST_HD KeyRange load_candidates(Team& team, const CandidateLists& lists,
+                                     const SelectScratch& scratch, int b) {
+  const float* scores = lists.scores + b * lists.scores_stride;
+  KeyRange range{UINT32_MAX, 0};
+  load_group_parents(team, lists, scratch.candidates, b);
+  SPECFAST_NO_UNROLL
+  for (int i = team.rank(); i < lists.num_candidates; i += team.size()) {
+    uint32_t key = score_key(scores[i]);
+    scratch.keys[i] = key;
+    range = {min_of(range.lowest, key), max_of(range.highest, key)};
+  }
+  return team.union_of(range);
+}
+
+// Whether no score exceeds that of its parent and no group is malformed, as an honest draft has it:
+// then each path's lowest score is its last. A barrier.
+template <class Team>
+SPECFAST_HD bool scores_fall(Team& team, const CandidateLists& lists,
+                             const SelectScratch& scratch) {
+  int rises = 0;
+  SPECFAST_NO_UNROLL
+  for (int i = team.rank(); i < lists.num_candidates; i += team.size()) {
+    int group = i / lists.topk;
+    if (group == 0) continue;
+    int32_t parent = scratch.candidates.group_parents[group];
+    rises |= parent < 0 || scratch.keys[i] > scratch.keys[parent];
+  }
+  return !team.any(rises != 0);
 }
 
 // Groups decrease along a path, so the walk ends after at most C / k steps, D - 1 in a tree of
@@ -47,90 +79,102 @@ SPECFAST_HD uint32_t path_limit(const CandidateLists& lists, const SelectScratch
   return limit;
 }
 
+// Lowers each key to the lowest on its path, and to that of -inf where the path misses the root. A
+// thread touches the keys of its own candidates only, from the barrier in here on.
+template <class Team>
+SPECFAST_HD void limit_keys(Team& team, const CandidateLists& lists, const SelectScratch& scratch) {
+  int num_groups = lists.num_candidates / lists.topk;
+  SPECFAST_NO_UNROLL
+  for (int group = team.rank(); group < num_groups; group += team.size()) {
+    scratch.limits[group] = path_limit(lists, scratch, group);
+  }
+  team.sync_part();
+  SPECFAST_NO_UNROLL
+  for (int i = team.rank(); i < lists.num_candidates; i += team.size()) {
+    uint32_t key = min_of(scratch.keys[i], scratch.limits[i / lists.topk]);
+    scratch.keys[i] = max_of(key, kMinusInfinityKey);
+  }
+}
+
 // Chosen are the keys above `key` and the first `num_ties` that equal it.
 struct Cut {
   uint32_t key;
   int num_ties;
 };
 
-// The cut that chooses `wanted` of n keys, found from the highest bit down: `key` is the largest
-// value that at least `wanted` keys reach. Stops at the first bound that exactly `wanted` reach.
-template <class Team>
-SPECFAST_HD Cut find_cut(Team& team, const uint32_t* keys, int n, int wanted) {
-  // With a key per thread at most, a thread keeps its own at hand and a round is one barrier.
-  const bool one_each = n <= team.size();
-  const uint32_t mine = one_each && team.rank() < n ? keys[team.rank()] : 0;
-  uint32_t key = 0;
+// The cut that chooses `wanted` of the keys in `range`: bisects for the largest value that at least
+// `wanted` keys reach, and stops at the first that exactly `wanted` reach.
+template <class NumReaching>
+SPECFAST_HD Cut bisect_cut(KeyRange range, int wanted, NumReaching num_reaching) {
   int num_above = 0;
-  for (int bit = 31; bit >= 0; --bit) {
-    uint32_t bound = key | 1u << bit;
-    int reached;
-    if (one_each) {
-      reached = team.count(mine >= bound);
-    } else {
-      int mine_reached = 0;
-      for (int i = team.rank(); i < n; i += team.size()) mine_reached += keys[i] >= bound;
-      reached = team.sum(mine_reached);
-    }
+  SPECFAST_NO_UNROLL
+  while (range.lowest < range.highest) {
+    uint32_t bound = range.highest - (range.highest - range.lowest) / 2;
+    int reached = num_reaching(bound);
     if (reached == wanted) return {bound - 1, 0};
     if (reached > wanted) {
-      key = bound;
+      range.lowest = bound;
     } else {
+      range.highest = bound - 1;
       num_above = reached;
     }
   }
-  return {key, wanted - num_above};
+  return {range.highest, wanted - num_above};
+}
+
+// The same for n keys in scratch. Each thread reads the keys rank(), rank() + size(), ...
+template <class Team>
+SPECFAST_HD Cut find_cut(Team& team, const uint32_t* keys, int n, int wanted, KeyRange range) {
+  if (n <= team.size()) {
+    const uint32_t mine = team.rank() < n ? keys[team.rank()] : 0;
+    return bisect_cut(range, wanted, [&](uint32_t bound) { return team.count(mine >= bound); });
+  }
+  return bisect_cut(range, wanted, [&](uint32_t bound) {
+    int mine_reached = 0;
+    SPECFAST_NO_UNROLL
+    for (int i = team.rank(); i < n; i += team.size()) mine_reached += keys[i] >= bound;
+    return team.sum(mine_reached);
+  });
 }
 
 // Turns the keys into nodes: the chosen candidates become nodes 1, 2, ... in ascending order.
 template <class Team>
 SPECFAST_HD void number_chosen(Team& team, const CandidateLists& lists,
                                const SelectScratch& scratch, Cut cut) {
-  // Two counts in one scan; C < 2^15 keeps them apart.
-  constexpr int kOneTie = 1 << 16;
-  int before_chunk = 0;
+  CountPair before_chunk{0, 0};  // above the cut, ties
+  SPECFAST_NO_UNROLL
   for (int first = 0; first < lists.num_candidates; first += team.size()) {
     int candidate = first + team.rank();
     bool inside = candidate < lists.num_candidates;
     uint32_t key = inside ? scratch.keys[candidate] : 0;
     bool above = inside && key > cut.key;
     bool tie = inside && key == cut.key;
-    int in_chunk;
-    int before = before_chunk + team.exclusive_scan(above ? 1 : tie ? kOneTie : 0, &in_chunk);
-    before_chunk += in_chunk;
-    int ties_before = before / kOneTie;
-    bool chosen = above || (tie && ties_before < cut.num_ties);
-    int node = 1 + before % kOneTie + min_of(ties_before, cut.num_ties);
+    CountPair in_chunk;
+    CountPair before = before_chunk + team.exclusive_count(above, tie, &in_chunk);
+    before_chunk = before_chunk + in_chunk;
+    bool chosen = above || (tie && before.second < cut.num_ties);
+    int node = 1 + before.first + min_of(before.second, cut.num_ties);
     if (inside) scratch.candidates.node_of[candidate] = chosen ? node : kNoNode;
-    if (chosen) scratch.candidates.candidate_of[node] = candidate;
   }
 }
 
 // Selects the num_nodes - 1 best candidates by (effective score descending, candidate ascending),
 // where the effective score is the lowest on the path from the root, so that a candidate never
-// comes before its ancestors. One whose path misses the root counts as -inf. Fills
-// group_parents, node_of, candidate_of and limits; needs a barrier after it.
+// comes before its ancestors. One whose path misses the root counts as -inf. Fills group_parents
+// and node_of. Each thread has numbered the candidates rank(), rank() + size(), ...; those of
+// others need a barrier. True if a path may miss the root; only then `limits` is filled.
 template <class Team>
-SPECFAST_HD void select_candidates(Team& team, const CandidateLists& lists,
+SPECFAST_HD bool select_candidates(Team& team, const CandidateLists& lists,
                                    const SelectScratch& scratch, int num_nodes, int b) {
-  const float* scores = lists.scores + b * lists.scores_stride;
-  load_group_parents(team, lists, scratch.candidates, b);
-  for (int i = team.rank(); i < lists.num_candidates; i += team.size()) {
-    scratch.keys[i] = score_key(scores[i]);
+  KeyRange range = load_candidates(team, lists, scratch, b);
+  bool limited = !scores_fall(team, lists, scratch);
+  if (limited) {
+    limit_keys(team, lists, scratch);
+    range.lowest = kMinusInfinityKey;
   }
-  team.sync_part();
-  int num_groups = lists.num_candidates / lists.topk;
-  for (int group = team.rank(); group < num_groups; group += team.size()) {
-    scratch.limits[group] = path_limit(lists, scratch, group);
-  }
-  team.sync_part();
-  // From here to the end a thread touches no keys but its own, so no barrier is needed for them.
-  for (int i = team.rank(); i < lists.num_candidates; i += team.size()) {
-    uint32_t key = min_of(scratch.keys[i], scratch.limits[i / lists.topk]);
-    scratch.keys[i] = max_of(key, kMinusInfinityKey);
-  }
-  Cut cut = find_cut(team, scratch.keys, lists.num_candidates, num_nodes - 1);
+  Cut cut = find_cut(team, scratch.keys, lists.num_candidates, num_nodes - 1, range);
   number_chosen(team, lists, scratch, cut);
+  return limited;
 }
 
 }  // namespace specfast

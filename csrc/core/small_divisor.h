@@ -17,7 +17,7 @@ class SmallDivisor {
 
   SPECFAST_HD operator int32_t() const { return value_; }
   SPECFAST_HD friend int32_t operator/(int32_t n, const SmallDivisor& d) {
-    return static_cast<int32_t>(static_cast<uint64_t>(n) * d.reciprocal_ >> 31);
+    return static_cast<int32_t>(uint64_t{static_cast<uint32_t>(n)} * d.reciprocal_ >> 31);
   }
 
  private:

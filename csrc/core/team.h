@@ -29,11 +29,15 @@ namespace specfast {
 //                             on a device it is a multiple of 32): largest key, OR of the flags;
 //                             each thread gets its own group's
 //   KeyFlag largest(keys, n)  largest of n <= 32 scratch keys whose bit 0 is a flag; OR of the
-//   flags int min(int), int sum(int), int64_t sum(int64_t)   over one part; same on all threads int
-//   count(bool)              threads of this part that say true; same on all threads int
-//   exclusive_scan(int v, int* total)   over one part, in rank order bool any(bool)            over
-//   one part T broadcast<T>(v, root)   the value of thread `root` of this part void
-//   atomic_min(int*, int), void atomic_or(uint32_t*, uint32_t), int atomic_add(int*, int)
+//                             flags
+//   int min(int), int sum(int), int64_t sum(int64_t)   over one part; same on all threads
+//   int count(bool)           threads of this part that say true; same on all threads
+//   KeyRange union_of(range)  from the lowest to the highest of one part; same on all threads
+//   CountPair exclusive_count(a, b, CountPair* total)   threads of this part before this one, in
+//                             rank order, that say `a` and that say `b`; total: of the whole part
+//   bool any(bool)            over one part
+//   T broadcast<T>(v, root)   the value of thread `root` of this part
+//   void atomic_min(int*, int), void atomic_or(uint32_t*, uint32_t), int atomic_add(int*, int)
 //                             on scratch or global memory of one part's reach
 //   void leave()              last call of a body: no part's scratch goes while others read it
 //
@@ -44,6 +48,20 @@ namespace specfast {
 struct KeyFlag {
   uint64_t key;
   bool flag;
+};
+
+struct KeyRange {
+  uint32_t lowest;
+  uint32_t highest;
+};
+
+struct CountPair {
+  int first;
+  int second;
+
+  SPECFAST_HD friend CountPair operator+(CountPair a, CountPair b) {
+    return {a.first + b.first, a.second + b.second};
+  }
 };
 
 inline KeyFlag largest_flagged_key(const uint64_t* keys, int n) {
@@ -103,9 +121,10 @@ class SerialTeam {
   int64_t sum(int64_t value) { return value; }
   int count(bool value) { return value ? 1 : 0; }
   bool any(bool value) { return value; }
-  int exclusive_scan(int value, int* total) {
-    *total = value;
-    return 0;
+  KeyRange union_of(KeyRange range) { return range; }
+  CountPair exclusive_count(bool a, bool b, CountPair* total) {
+    *total = {a ? 1 : 0, b ? 1 : 0};
+    return {0, 0};
   }
   template <class T>
   T broadcast(T value, int) {

@@ -108,13 +108,23 @@ class ThreadTeam {
   }
   int count(bool value) { return sum(value ? 1 : 0); }
   bool any(bool value) { return count(value) > 0; }
-  int exclusive_scan(int value, int* total) {
-    std::vector<Slot>& slots = publish({0, false, value});
-    int before = 0;
-    int all = 0;
+  KeyRange union_of(KeyRange range) {
+    std::vector<Slot>& slots = publish({uint64_t{range.lowest} << 32 | range.highest, false, 0});
+    for (const Slot& slot : slots) {
+      range.lowest = min_of(range.lowest, static_cast<uint32_t>(slot.key >> 32));
+      range.highest = max_of(range.highest, static_cast<uint32_t>(slot.key));
+    }
+    finish();
+    return range;
+  }
+  CountPair exclusive_count(bool a, bool b, CountPair* total) {
+    std::vector<Slot>& slots = publish({0, a, b ? 1 : 0});
+    CountPair before{0, 0};
+    CountPair all{0, 0};
     for (int i = 0; i < size(); ++i) {
-      if (i < rank_) before += slots[i].value;
-      all += slots[i].value;
+      CountPair here{slots[i].flag ? 1 : 0, slots[i].value};
+      if (i < rank_) before = before + here;
+      all = all + here;
     }
     finish();
     *total = all;

@@ -35,7 +35,9 @@ inline LaunchShape tree_launch_shape(const TreeRecord& record, int64_t items, si
   const int64_t parts = clamp_to<int64_t>(mask_bytes(record) / kMaskBytesPerCta, 1, most_parts);
   const int64_t store_bytes =
       record.mask_mode == MaskMode::kBits ? sizeof(uint32_t) : sizeof(MaskWindow);
-  const int threads = tree_threads(max_of(items, mask_bytes(record) / store_bytes));
+  // Little of a mask is written by the first threads while the last ones write the nodes.
+  const int64_t stores = mask_bytes(record) / store_bytes + record.num_nodes;
+  const int threads = tree_threads(max_of(items, stores));
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(record.batch_size), static_cast<unsigned>(parts));
   shape.block = dim3(static_cast<unsigned>(threads));

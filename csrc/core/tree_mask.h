@@ -16,8 +16,13 @@ template <class Team>
 SPECFAST_HD void write_mask_bits(Team& team, const TreeScratch& tree, int num_nodes, int first_row,
                                  int last_row, uint32_t* mask) {
   int words = ceil_div(num_nodes, 32);
-  for (int i = first_row * words + team.rank(); i < last_row * words; i += team.size()) {
-    mask[i] = path_word(tree, i / words, i % words);
+  // Rows are counted as if a power of two of words long, which spares a division per word.
+  int shift = log2_ceil(words);
+  SPECFAST_NO_UNROLL
+  for (int i = (first_row << shift) + team.rank(); i < last_row << shift; i += team.size()) {
+    int row = i >> shift;
+    int word = i - (row << shift);
+    if (word < words) mask[row * words + word] = path_word(tree, row, word);
   }
 }
 
@@ -75,6 +80,7 @@ SPECFAST_HD void write_mask_bytes(Team& team, const TreeScratch& tree, int num_n
   int windows = static_cast<int>(row_bytes / kWindowBytes) + 2;
   int row = first_row + team.rank() / windows;
   int window = team.rank() % windows;
+  SPECFAST_NO_UNROLL
   while (row < last_row) {
     write_mask_window(tree, row, prefix_len, row_bytes, mask + row * row_bytes, window);
     row += team.size() / windows;

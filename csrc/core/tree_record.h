@@ -38,6 +38,7 @@ SPECFAST_HD Prefix checked_prefix(const TreeRecord& record, int32_t length) {
 template <class Team>
 SPECFAST_HD int64_t full_mask_begin(Team& team, const TreeRecord& record, int b) {
   int64_t before = 0;
+  SPECFAST_NO_UNROLL
   for (int i = team.rank(); i < b; i += team.size()) {
     before += checked_prefix(record, record.prefix_lens[i]).length;
   }
@@ -50,11 +51,15 @@ template <class Team>
 SPECFAST_HD bool write_mask(Team& team, const TreeRecord& record, const TreeScratch& tree,
                             int32_t prefix_len, int b) {
   int num_nodes = record.num_nodes;
-  int first_row = num_nodes * team.part() / team.parts();
-  int last_row = num_nodes * (team.part() + 1) / team.parts();
+  int first_row = 0;
+  int last_row = num_nodes;
+  if (team.parts() > 1) {
+    first_row = num_nodes * team.part() / team.parts();
+    last_row = num_nodes * (team.part() + 1) / team.parts();
+  }
   if (record.mask_mode == MaskMode::kBits) {
     uint32_t* mask = static_cast<uint32_t*>(record.mask) +
-                     static_cast<int64_t>(b) * num_nodes * ceil_div(num_nodes, 32);
+                     static_cast<int64_t>(b * num_nodes) * ceil_div(num_nodes, 32);
     write_mask_bits(team, tree, num_nodes, first_row, last_row, mask);
     return true;
   }
@@ -71,13 +76,22 @@ SPECFAST_HD bool write_mask(Team& team, const TreeRecord& record, const TreeScra
   return true;
 }
 
+// Apart from the rest of the record, as tokens wait for no tree. Part 0 writes them.
+template <class Team>
+SPECFAST_HD void write_token(Team& team, const TreeRecord& record, int b, int node, int64_t token) {
+  if (team.part() != 0) return;
+  bool fits = record.draft_tokens.is_int64 || token == static_cast<int32_t>(token);
+  record.draft_tokens.store(b * record.num_nodes + node, fits ? token : kNoToken);
+}
+
 // Last step of every tree op: all nodes are placed in `tree` and a barrier has passed. Each part
-// holds the whole tree; part 0 writes what is not the mask. token_of(node) is read for all nodes.
-// prefix_len is prefix_lens[b], read at the start of the op so that nothing here waits for it.
-template <class Team, class TokenOf>
+// holds the whole tree; part 0 writes what is not the mask. prefix_len is prefix_lens[b], read at
+// the start of the op so that nothing here waits for it.
+template <class Team>
 SPECFAST_HD void write_tree(Team& team, const TreeRecord& record, const TreeScratch& tree,
-                            int32_t prefix_len, int32_t status, int b, TokenOf token_of) {
+                            int32_t prefix_len, int32_t status, int b) {
   int num_nodes = record.num_nodes;
+  SPECFAST_NO_UNROLL
   for (int node = team.rank(); node < num_nodes; node += team.size()) link_node(team, tree, node);
   team.sync_part();
 
@@ -87,17 +101,15 @@ SPECFAST_HD void write_tree(Team& team, const TreeRecord& record, const TreeScra
   if (team.part() != 0) return;
   if (team.rank() == 0) record.status[b] = status;
   // From the last thread down: the first ones are busy with the mask, which is little in bits.
+  SPECFAST_NO_UNROLL
   for (int node = team.size() - 1 - team.rank(); node < num_nodes; node += team.size()) {
-    int64_t at = static_cast<int64_t>(b) * num_nodes + node;
-    int64_t token = token_of(node);
-    int32_t first_child = tree.first_child[node];
-    record.positions[at] = prefix.length + depth_of(tree, node);
-    record.parents[at] = tree.parents[node];
-    record.retrieve_index[at] = static_cast<int32_t>(at);
+    int at = b * num_nodes + node;
+    int32_t first_child = tree.nodes[node].first_child;
+    record.parents[at] = tree.nodes[node].parent;
+    record.retrieve_index[at] = at;
     record.retrieve_next_token[at] = first_child == kNoNode ? -1 : first_child;
     record.retrieve_next_sibling[at] = next_sibling(tree, node);
-    bool fits = record.draft_tokens.is_int64 || token == static_cast<int32_t>(token);
-    record.draft_tokens.store(at, fits ? token : kNoToken);
+    record.positions[at] = prefix.length + depth_of(tree, node);
   }
 }
 

@@ -50,6 +50,16 @@ SPECFAST_HD int popcount(uint32_t bits) {
 #endif
 }
 
+// Bits of the smallest power of two that is >= n, for n in [1, 2^31]: 0, 1, 2, 2, 3, ...
+SPECFAST_HD int log2_ceil(uint32_t n) {
+  uint32_t below = n - 1;
+#if defined(__CUDA_ARCH__)
+  return 32 - __clz(static_cast<int>(below));
+#else
+  return below == 0 ? 0 : 32 - __builtin_clz(below);
+#endif
+}
+
 // Storage types of 16-bit floats: one spelling for host code, device code and the dispatch.
 struct BFloat16 {
   uint16_t bits;
@@ -93,6 +103,12 @@ SPECFAST_HD float to_float(Float16 value) {
 #endif
 }
 
+// An element of an IdView on its way from memory. Extending it to 64 bits would wait for it.
+struct IdLoad {
+  int64_t wide;
+  int32_t narrow;
+};
+
 // A read-only integer array that is int32 or int64, as the caller has it.
 struct IdView {
   const void* data;
@@ -102,6 +118,13 @@ struct IdView {
   SPECFAST_HD int64_t operator[](int64_t i) const {
     return is_int64 ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
   }
+
+  // operator[] in two steps, for what is asked for early and used late.
+  SPECFAST_HD IdLoad fetch(int64_t i) const {
+    if (is_int64) return {static_cast<const int64_t*>(data)[i], 0};
+    return {0, static_cast<const int32_t*>(data)[i]};
+  }
+  SPECFAST_HD int64_t value(IdLoad load) const { return is_int64 ? load.wide : load.narrow; }
 };
 
 // The writable counterpart of IdView.

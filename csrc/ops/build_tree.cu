@@ -1,7 +1,7 @@
 // One CTA per request (several where the mask is large); the tree is built in shared memory.
 //
-// Bytes: 8..16 N + 4..8 C/k read, 24..28 N and the mask written per request; bound by latency: two
-// rounds of global loads, four barriers, and a walk of at most 32 + N / 32 nodes per node.
+// Bytes: 8..16 N + 4..8 C/k read, 24..28 N and the mask written per request; bound by latency: one
+// round of global loads, four barriers, and a walk of at most 32 + N / 32 nodes per node.
 
 #include "core/device_team.cuh"
 #include "core/tree_launch.cuh"

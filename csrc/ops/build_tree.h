@@ -22,14 +22,15 @@ struct BuildTreeParams {
 };
 
 struct BuildTreeScratch {
-  CandidateScratch candidates;
   TreeScratch tree;
+  int32_t* candidate_of;  // [N] candidate of each node >= 1, -1 = none
+  CandidateScratch candidates;
 };
 
 template <class Arena>
 SPECFAST_HD BuildTreeScratch build_tree_scratch(Arena& arena, const BuildTreeParams& p) {
-  return {candidate_scratch(arena, p.lists, p.record.num_nodes),
-          tree_scratch(arena, p.record.num_nodes)};
+  return {tree_scratch(arena, p.record.num_nodes),
+          arena.template scratch<int32_t>(p.record.num_nodes), candidate_scratch(arena, p.lists)};
 }
 
 template <class Team>
@@ -38,27 +39,45 @@ SPECFAST_HD void build_tree_request(Team& team, const BuildTreeParams& p,
   const CandidateScratch& candidates = scratch.candidates;
   int32_t prefix_len = p.record.prefix_lens[b];
   int num_nodes = p.record.num_nodes;
-  load_group_parents(team, p.lists, candidates, b);
+  IdLoad anchor = p.anchors.fetch(b);
+  SPECFAST_NO_UNROLL
   for (int node = 1 + team.rank(); node < num_nodes; node += team.size()) {
-    int64_t given = p.selected_index[b * p.selected_index_stride + node - 1];
+    IdLoad given_load = p.selected_index.fetch(b * p.selected_index_stride + node - 1);
+    IdLoad token_load = p.draft_tokens.fetch(b * p.draft_tokens_stride + node - 1);
+    int64_t given = p.selected_index.value(given_load);
     bool inside = given >= 0 && given < p.lists.num_candidates;
-    candidates.candidate_of[node] = inside ? static_cast<int32_t>(given) : -1;
+    scratch.candidate_of[node] = inside ? static_cast<int32_t>(given) : -1;
+    write_token(team, p.record, b, node, p.draft_tokens.value(token_load));
   }
+  load_group_parents(team, p.lists, candidates, b);
+  SPECFAST_NO_UNROLL
   for (int i = team.rank(); i < p.lists.num_candidates; i += team.size()) {
     candidates.node_of[i] = kNoNode;
   }
   team.sync_part();
   // Of several nodes with one candidate the first keeps it.
+  SPECFAST_NO_UNROLL
   for (int node = 1 + team.rank(); node < num_nodes; node += team.size()) {
-    int32_t candidate = candidates.candidate_of[node];
+    int32_t candidate = scratch.candidate_of[node];
     if (candidate >= 0) team.atomic_min(&candidates.node_of[candidate], node);
   }
   team.sync_part();
-  bool detached = place_candidates(team, p.lists, candidates, scratch.tree, num_nodes);
-  int32_t status = detached ? kBadTree : kStatusOk;
-  write_tree(team, p.record, scratch.tree, prefix_len, status, b, [&](int node) {
-    return node == 0 ? p.anchors[b] : p.draft_tokens[b * p.draft_tokens_stride + node - 1];
-  });
+  int detached = 0;
+  SPECFAST_NO_UNROLL
+  for (int node = 1 + team.rank(); node < num_nodes; node += team.size()) {
+    int32_t candidate = scratch.candidate_of[node];
+    bool placed = candidate >= 0 && candidates.node_of[candidate] == node;
+    int32_t parent = placed ? parent_node(p.lists, candidates, candidate, node) : -1;
+    detached |= parent < 0;
+    place_node(scratch.tree, node, parent);
+  }
+  // The root is left to the last thread, which has the fewest nodes.
+  if (team.rank() == team.size() - 1) {
+    place_node(scratch.tree, 0, -1);
+    write_token(team, p.record, b, 0, p.anchors.value(anchor));
+  }
+  int32_t status = team.any(detached != 0) ? kBadTree : kStatusOk;
+  write_tree(team, p.record, scratch.tree, prefix_len, status, b);
 }
 
 inline void build_tree_cpu(const BuildTreeParams& p) {

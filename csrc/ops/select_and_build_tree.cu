@@ -2,8 +2,8 @@
 // scores, parents and tokens come from global memory, only the record goes there.
 //
 // Bytes: 4 C + 4..8 C/k + 4..8 N read, 24..28 N and the mask written per request; bound by latency:
-// two rounds of global loads, about 16 barriers for the bits of the cut (32 at worst, when scores
-// tie), eight for the rest.
+// one round of global loads, about 10 barriers to find the cut (32 at worst, when scores tie), six
+// for the rest.
 
 #include "core/device_team.cuh"
 #include "core/tree_launch.cuh"

@@ -18,15 +18,14 @@ struct SelectAndBuildTreeParams {
 };
 
 struct SelectAndBuildTreeScratch {
-  SelectScratch select;
   TreeScratch tree;
+  SelectScratch select;
 };
 
 template <class Arena>
 SPECFAST_HD SelectAndBuildTreeScratch
 select_and_build_tree_scratch(Arena& arena, const SelectAndBuildTreeParams& p) {
-  return {select_scratch(arena, p.lists, p.record.num_nodes),
-          tree_scratch(arena, p.record.num_nodes)};
+  return {tree_scratch(arena, p.record.num_nodes), select_scratch(arena, p.lists)};
 }
 
 template <class Team>
@@ -34,14 +33,37 @@ SPECFAST_HD void select_and_build_tree_request(Team& team, const SelectAndBuildT
                                                const SelectAndBuildTreeScratch& scratch, int b) {
   const CandidateScratch& candidates = scratch.select.candidates;
   int32_t prefix_len = p.record.prefix_lens[b];
-  int num_nodes = p.record.num_nodes;
-  select_candidates(team, p.lists, scratch.select, num_nodes, b);
+  // The token of a thread's first candidate, mostly its only one, comes along with the score.
+  int64_t tokens = b * p.tokens_stride;
+  int first = min_of(team.rank(), p.lists.num_candidates - 1);
+  IdLoad anchor = p.anchors.fetch(b);
+  IdLoad first_token = p.tokens.fetch(tokens + first);
+  select_candidates(team, p.lists, scratch.select, p.record.num_nodes, b);
   team.sync_part();
-  bool detached = place_candidates(team, p.lists, candidates, scratch.tree, num_nodes);
-  int32_t status = detached ? kBadTree : kStatusOk;
-  write_tree(team, p.record, scratch.tree, prefix_len, status, b, [&](int node) {
-    return node == 0 ? p.anchors[b] : p.tokens[b * p.tokens_stride + candidates.candidate_of[node]];
-  });
+  int detached = 0;
+  SPECFAST_NO_UNROLL
+  for (int i = team.rank(); i < p.lists.num_candidates; i += team.size()) {
+    int32_t node = candidates.node_of[i];
+    if (node == kNoNode) continue;
+    int32_t parent = parent_node(p.lists, candidates, i, node);
+    detached |= parent < 0;
+    place_node(scratch.tree, node, parent);
+  }
+  // The root is left to the last thread, which has the fewest candidates.
+  bool is_last = team.rank() == team.size() - 1;
+  if (is_last) place_node(scratch.tree, 0, -1);
+  int32_t status = team.any(detached != 0) ? kBadTree : kStatusOk;
+  write_tree(team, p.record, scratch.tree, prefix_len, status, b);
+  // Last, where most threads have nothing else to do.
+  if (is_last) write_token(team, p.record, b, 0, p.anchors.value(anchor));
+  SPECFAST_NO_UNROLL
+  for (int i = team.rank(); i < p.lists.num_candidates; i += team.size()) {
+    int32_t node = candidates.node_of[i];
+    if (node == kNoNode) continue;
+    IdLoad token = first_token;
+    if (i != first) token = p.tokens.fetch(tokens + i);
+    write_token(team, p.record, b, node, p.tokens.value(token));
+  }
 }
 
 inline void select_and_build_tree_cpu(const SelectAndBuildTreeParams& p) {

@@ -2,8 +2,8 @@
 // parents happens in shared memory.
 //
 // Bytes: 4 C + 4..8 C/k read and 4 N written per request; bound by latency: one round of global
-// loads, D - 1 dependent reads of shared memory for the path limits, and about 16 barriers for the
-// bits of the cut (32 at worst, when scores tie).
+// loads, about 10 barriers to find the cut (32 at worst, when scores tie), three for the rest, and
+// D - 1 dependent reads of shared memory if a score exceeds that of its parent.
 
 #include "core/device_team.cuh"
 #include "core/tree_launch.cuh"

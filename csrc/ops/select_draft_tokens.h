@@ -21,23 +21,24 @@ struct SelectDraftTokensParams {
 template <class Arena>
 SPECFAST_HD SelectScratch select_draft_tokens_scratch(Arena& arena,
                                                       const SelectDraftTokensParams& p) {
-  return select_scratch(arena, p.lists, p.num_nodes);
+  return select_scratch(arena, p.lists);
 }
 
 template <class Team>
 SPECFAST_HD void select_draft_tokens_request(Team& team, const SelectDraftTokensParams& p,
                                              const SelectScratch& scratch, int b) {
-  select_candidates(team, p.lists, scratch, p.num_nodes, b);
-  team.sync_part();
+  bool limited = select_candidates(team, p.lists, scratch, p.num_nodes, b);
   int32_t* selected = p.selected_index + static_cast<int64_t>(b) * (p.num_nodes - 1);
-  bool malformed = false;
-  for (int node = 1 + team.rank(); node < p.num_nodes; node += team.size()) {
-    int32_t candidate = scratch.candidates.candidate_of[node];
-    malformed |= scratch.limits[candidate / p.lists.topk] == 0;
-    if (team.part() == 0) selected[node - 1] = candidate;
+  int malformed = 0;
+  SPECFAST_NO_UNROLL
+  for (int i = team.rank(); i < p.lists.num_candidates; i += team.size()) {
+    int32_t node = scratch.candidates.node_of[i];
+    if (node == kNoNode) continue;
+    if (team.part() == 0) selected[node - 1] = i;
+    if (limited) malformed |= scratch.limits[i / p.lists.topk] == 0;
   }
-  malformed = team.any(malformed);
-  if (team.part() == 0 && team.rank() == 0) p.status[b] = malformed ? kBadTree : kStatusOk;
+  if (limited) malformed = team.any(malformed != 0);
+  if (team.part() == 0 && team.rank() == 0) p.status[b] = malformed != 0 ? kBadTree : kStatusOk;
 }
 
 inline void select_draft_tokens_cpu(const SelectDraftTokensParams& p) {

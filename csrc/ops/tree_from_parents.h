@@ -33,7 +33,9 @@ SPECFAST_HD void tree_from_parents_request(Team& team, const TreeFromParentsPara
   int32_t verify_len = p.verify_lens == nullptr ? num_nodes : p.verify_lens[b];
   int32_t status = verify_len < 0 || verify_len > num_nodes ? kBadParam : kStatusOk;
   bool detached = false;
+  SPECFAST_NO_UNROLL
   for (int node = team.rank(); node < num_nodes; node += team.size()) {
+    int64_t token = p.draft_tokens[b * p.draft_tokens_stride + node];
     int64_t parent = -1;
     if (node > 0 && node < verify_len) {
       parent = p.parents[b * p.parents_stride + node];
@@ -42,10 +44,10 @@ SPECFAST_HD void tree_from_parents_request(Team& team, const TreeFromParentsPara
       if (!earlier) parent = -1;
     }
     place_node(tree, node, static_cast<int32_t>(parent));
+    write_token(team, p.record, b, node, token);
   }
   if (team.any(detached)) status |= kBadTree;
-  write_tree(team, p.record, tree, prefix_len, status, b,
-             [&](int node) { return p.draft_tokens[b * p.draft_tokens_stride + node]; });
+  write_tree(team, p.record, tree, prefix_len, status, b);
 }
 
 inline void tree_from_parents_cpu(const TreeFromParentsParams& p) {

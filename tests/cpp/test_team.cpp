@@ -21,15 +21,19 @@ struct Seen {
   int count;
   bool any_set;
   bool any_unset;
-  int before;
-  int total;
+  CountPair before;
+  CountPair total;
+  KeyRange range;
   int64_t broadcast;
 
   bool operator==(const Seen& other) const {
     return max_key == other.max_key && max_flag == other.max_flag && min == other.min &&
            sum == other.sum && wide_sum == other.wide_sum && count == other.count &&
-           any_set == other.any_set && any_unset == other.any_unset && before == other.before &&
-           total == other.total && broadcast == other.broadcast;
+           any_set == other.any_set && any_unset == other.any_unset &&
+           before.first == other.before.first && before.second == other.before.second &&
+           total.first == other.total.first && total.second == other.total.second &&
+           range.lowest == other.range.lowest && range.highest == other.range.highest &&
+           broadcast == other.broadcast;
   }
 };
 
@@ -48,7 +52,8 @@ Seen call_collectives(Team& team) {
   seen.count = team.count(value % 2 == 0);
   seen.any_set = team.any(team.rank() == team.size() - 1);
   seen.any_unset = team.any(false);
-  seen.before = team.exclusive_scan(value, &seen.total);
+  seen.before = team.exclusive_count(value % 2 == 0, value % 10 != 1, &seen.total);
+  seen.range = team.union_of({100u - value, 200u + value});
   seen.broadcast = team.broadcast(int64_t{-1} - value, team.size() - 1);
   return seen;
 }
@@ -59,7 +64,7 @@ TEST(thread_team_collectives_stay_within_a_part) {
     seen[team.part() * kThreads + team.rank()] = call_collectives(team);
   });
   // Part 0 holds 0 1 2 3, part 1 holds 10 11 12 13.
-  int before[kParts][kThreads] = {{0, 0, 1, 3}, {0, 10, 21, 33}};
+  CountPair before[kThreads] = {{0, 0}, {1, 1}, {1, 1}, {2, 2}};
   for (int part = 0; part < kParts; ++part) {
     for (int rank = 0; rank < kThreads; ++rank) {
       int first = 10 * part;
@@ -72,8 +77,9 @@ TEST(thread_team_collectives_stay_within_a_part) {
                     2,
                     true,
                     false,
-                    before[part][rank],
-                    sum,
+                    before[rank],
+                    {2, 3},
+                    {97u - first, 203u + first},
                     -first - 4};
       CHECK(seen[part * kThreads + rank] == expected);
     }
@@ -102,7 +108,7 @@ TEST(largest_ignores_the_flag_bit_but_reports_it) {
 
 TEST(serial_team_is_a_team_of_one) {
   SerialTeam team;
-  Seen expected{uint64_t{1} << 40, true, 0, 0, 0, 1, true, false, 0, 0, -1};
+  Seen expected{uint64_t{1} << 40, true, 0, 0, 0, 1, true, false, {0, 0}, {1, 1}, {100, 200}, -1};
   CHECK(call_collectives(team) == expected);
   CHECK_EQ(team.size() * team.parts(), 1);
 }

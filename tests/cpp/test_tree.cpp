@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "core/thread_team.h"
 #include "ops/build_tree.h"
 #include "ops/select_and_build_tree.h"
@@ -108,18 +110,58 @@ TEST(a_small_divisor_divides_exactly) {
 }
 
 TEST(the_cut_takes_exactly_as_many_as_wanted) {
+  // Ties and the largest range; then keys so close that every bound is one of them.
+  const std::vector<uint32_t> rows[] = {{7, 0, 9, 7, 0xffffffffu, 7, 9, 0}, {3, 0, 5, 1, 4, 2}};
   SerialTeam team;
-  std::vector<uint32_t> keys = {7, 0, 9, 7, 0xffffffffu, 7, 9, 0};
-  for (int wanted = 0; wanted <= 8; ++wanted) {
-    Cut cut = find_cut(team, keys.data(), 8, wanted);
-    int above = 0;
-    int ties = 0;
-    for (uint32_t key : keys) {
-      above += key > cut.key;
-      ties += key == cut.key;
+  for (const std::vector<uint32_t>& keys : rows) {
+    int n = static_cast<int>(keys.size());
+    KeyRange range{0, *std::max_element(keys.begin(), keys.end())};
+    for (int wanted = 0; wanted <= n; ++wanted) {
+      Cut cut = find_cut(team, keys.data(), n, wanted, range);
+      int above = 0;
+      int ties = 0;
+      for (uint32_t key : keys) {
+        above += key > cut.key;
+        ties += key == cut.key;
+      }
+      CHECK(cut.num_ties >= 0 && cut.num_ties <= ties);
+      CHECK_EQ(above + cut.num_ties, wanted);
     }
-    CHECK(cut.num_ties >= 0 && cut.num_ties <= ties);
-    CHECK_EQ(above + cut.num_ties, wanted);
+  }
+}
+
+TEST(the_cut_of_equal_keys_takes_as_many_of_them_as_wanted) {
+  SerialTeam team;
+  std::vector<uint32_t> keys = {5, 5, 5};
+  for (int wanted = 0; wanted <= 3; ++wanted) {
+    Cut cut = find_cut(team, keys.data(), 3, wanted, {5, 5});
+    CHECK_EQ(cut.key, 5u);
+    CHECK_EQ(cut.num_ties, wanted);
+  }
+}
+
+TEST(the_next_sibling_is_found_over_any_distance) {
+  SerialTeam team;
+  constexpr int kNodes = 40;
+  constexpr int kLast = kNodes - 1;
+  for (int far = 3; far < kLast; ++far) {
+    // 1, `far` and kLast hang under the root, all others under 1.
+    TreeScratch tree = tree_scratch(team, kNodes);
+    for (int node = 0; node < kNodes; ++node) {
+      place_node(tree, node, node == 0 ? -1 : node == 1 || node == far || node == kLast ? 0 : 1);
+    }
+    for (int node = 0; node < kNodes; ++node) link_node(team, tree, node);
+    CHECK_EQ(next_sibling(tree, 1), far);
+    CHECK_EQ(next_sibling(tree, far), kLast);
+    CHECK_EQ(next_sibling(tree, kLast), -1);
+    CHECK_EQ(next_sibling(tree, far - 1), far + 1 < kLast ? far + 1 : -1);
+  }
+}
+
+TEST(a_power_of_two_is_rounded_up_to) {
+  for (uint32_t n = 1; n <= 4096; ++n) {
+    int bits = log2_ceil(n);
+    CHECK((1u << bits) >= n && (bits == 0 || (1u << (bits - 1)) < n));
   }
 }
 
@@ -137,17 +179,15 @@ TEST(a_chain_of_1024_nodes_has_all_its_ancestors) {
 // One fault per barrier of the bodies, in their order.
 constexpr TreeSize kPlanted = {1, 2, 2, 7};
 
-PLANTED_FAULT(select_without_the_barrier_after_loading) {
-  TreeCase c(kPlanted, 0, false);
+PLANTED_FAULT(select_without_the_barrier_after_the_limits) {
+  // Unsound: only scores that rise need limits.
+  TreeCase c(kPlanted, 0, true);
   select_and_build_on_threads(c, 0);
 }
-PLANTED_FAULT(select_without_the_barrier_after_the_limits) {
-  TreeCase c(kPlanted, 0, false);
-  select_and_build_on_threads(c, 1);
-}
 PLANTED_FAULT(select_and_build_without_the_barrier_between) {
-  TreeCase c(kPlanted, 0, false);
-  select_and_build_on_threads(c, 2);
+  // A chain of one candidate per thread: the collectives of a second round would order the first.
+  TreeCase c({1, 1, 3, 4}, 0, false);
+  select_and_build_on_threads(c, 0);
 }
 PLANTED_FAULT(build_without_the_barrier_after_clearing) {
   // Unsound: candidates in any order. In order, each would be cleared and set by the same thread.
@@ -155,7 +195,7 @@ PLANTED_FAULT(build_without_the_barrier_after_clearing) {
   build_on_threads(c, 0);
 }
 PLANTED_FAULT(build_without_the_barrier_after_numbering) {
-  TreeCase c(kPlanted, 0, false);
+  TreeCase c({1, 2, 4, 15}, 0, false);
   build_on_threads(c, 1);
 }
 PLANTED_FAULT(tree_without_the_barrier_after_linking) {
