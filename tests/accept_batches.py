@@ -159,6 +159,11 @@ def random_batch(
                 wrong = torch.rand(index.shape, generator=rng) < 0.1
                 options["retrieve_index"] = torch.where(wrong, randint(-5, 99, *index.shape), index)
         if ragged:
+            options["qo_indptr"][0] += 1
             options["qo_indptr"][batch // 2] += 2
             options["qo_indptr"][-1] += 5
-    return AcceptBatch(drafts, randint(0, 100, batch), links, options)
+    prefix_lens = randint(0, 100, batch)
+    if unsound:
+        prefix_lens[0] = 2**31 - 1 - int(randint(0, 2 * nodes, 1))
+        prefix_lens[-1] = -1 - int(randint(0, 2, 1))
+    return AcceptBatch(drafts, prefix_lens, links, options)

@@ -11,11 +11,13 @@ struct TailInputs {
   SPECFAST_HD TailInputs(Team& team, const AcceptParams& p, int b, const Window& window) {
     if (team.part() != 0) return;
     const FinishParams& finish = p.finish;
-    prefix_len = p.prefix_lens[b];
+    int32_t given = p.prefix_lens[b];
+    prefix_len = clamp_to(given, 0, INT32_MAX - p.width);
+    if (prefix_len != given) status |= kBadParam;
     if (finish.max_tokens_left != nullptr) limit = max_of(finish.max_tokens_left[b], 0);
     if (finish.min_tokens_left != nullptr) minimum = finish.min_tokens_left[b];
     if (finish.ignore_eos != nullptr) ignore_eos = finish.ignore_eos[b] != 0;
-    if (p.accumulate_status) previous_status = p.status[b];
+    if (p.accumulate_status) status |= p.status[b];
     int i = team.rank();
     if (i < finish.num_eos + finish.num_stop) first_ending = ending_id(p, b, i);
     if (p.slots && i < min_of(p.width, window.rows)) first_slot = p.out_cache_loc[window.base + i];
@@ -32,7 +34,7 @@ struct TailInputs {
   int32_t limit = INT32_MAX;  // tokens that may be emitted
   int32_t minimum = 0;        // tokens before EOS or a stop id counts
   bool ignore_eos = false;
-  int32_t previous_status = 0;
+  int32_t status = kStatusOk;  // of an op before this one, and of the numbers above
   int32_t first_ending = kNoToken;
   int64_t first_slot = -1;
 };
@@ -71,14 +73,15 @@ SPECFAST_HD Truncation truncate(Team& team, const AcceptParams& p, int b,
   return {path.length, kNotFinished};
 }
 
-// Fills the request's rows of `predict` with the padding; the committed ones come over it after a
-// barrier.
+// Fills the request's rows of `predict` with the padding, and in a ragged batch the rows before the
+// first and after the last window; the committed ones come over it after a barrier.
 template <class Team>
 SPECFAST_HD void clear_predict(Team& team, const AcceptParams& p, int b, const Window& window) {
+  int64_t begin = p.qo_indptr != nullptr && b == 0 ? 0 : window.base;
   int64_t end = window.base + window.rows;
   if (p.qo_indptr != nullptr && b == p.batch_size - 1) end = p.num_rows;
   SPECFAST_NO_UNROLL
-  for (int64_t row = window.base + team.rank(); row < end; row += team.size()) {
+  for (int64_t row = begin + team.rank(); row < end; row += team.size()) {
     p.predict[row] = kNoToken;
   }
 }
@@ -115,7 +118,7 @@ SPECFAST_HD void write_record(Team& team, const AcceptParams& p, int b, const Wi
     p.bonus[b] = bonus;
     p.next_anchor[b] = cut.reason == kNotFinished ? bonus : kNoToken;
     p.finish_reason[b] = cut.reason;
-    p.status[b] = in.previous_status | window.status | path.status;
+    p.status[b] = in.status | window.status | path.status;
   }
 }
 

@@ -200,7 +200,10 @@ def _accept(
         commit_len, reason = 0, FinishReason.NOT_FINISHED
         if verified > 0:
             commit_len, reason = _truncate(batch.finish, b, tokens)
-        prefix_len = int(batch.prefix_lens[b])
+        given_len = int(batch.prefix_lens[b])
+        prefix_len = min(max(given_len, 0), 2**31 - 1 - width)
+        if prefix_len != given_len:
+            status |= Status.BAD_PARAM
         for i in range(commit_len):
             record.predict[path_rows[i]] = tokens[i]
             record.accept_index[b, i] = path_rows[i]
