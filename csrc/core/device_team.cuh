@@ -22,10 +22,8 @@ class BlockTeam {
   __device__ int part() const { return 0; }
   __device__ int parts() const { return 1; }
   __device__ void sync_part() { __syncthreads(); }
-  __device__ void sync() { __syncthreads(); }
   __device__ void arrive() {}
   __device__ void wait() { __syncthreads(); }
-  __device__ void leave() {}
 
   template <class T>
   __device__ T* scratch(int n) {
@@ -33,10 +31,6 @@ class BlockTeam {
     T* out = reinterpret_cast<T*>(dynamic_shared_memory + used_bytes_);
     used_bytes_ += sizeof(T) * n;
     return out;
-  }
-  template <class T>
-  __device__ T* remote(int, T* pointer) {
-    return pointer;
   }
 
   __device__ void post(int, uint64_t* word, uint64_t value, int) { *word = value; }
@@ -108,18 +102,8 @@ class BlockTeam {
     return {(before & 0xffff) + __popc(votes_a & lower_lanes),
             (before >> 16) + __popc(votes_b & lower_lanes)};
   }
-  template <class T>
-  __device__ T broadcast(T value, int root) {
-    __shared__ T held[2];
-    turn_ ^= 1;
-    if (rank() == root) held[turn_] = value;
-    __syncthreads();
-    return held[turn_];
-  }
 
   __device__ void atomic_min(int32_t* target, int32_t value) { atomicMin(target, value); }
-  __device__ void atomic_or(uint32_t* target, uint32_t value) { atomicOr(target, value); }
-  __device__ int32_t atomic_add(int32_t* target, int32_t value) { return atomicAdd(target, value); }
 
  private:
   __device__ int lane() const { return threadIdx.x % 32; }
@@ -165,19 +149,12 @@ class ClusterTeam : public BlockTeam {
   __device__ int index() const { return __clusterIdx().x; }
   __device__ int part() const { return cooperative_groups::this_cluster().block_rank(); }
   __device__ int parts() const { return cooperative_groups::this_cluster().num_blocks(); }
-  __device__ void sync() { cooperative_groups::this_cluster().sync(); }
   // Says that this CTA runs and that its exchange can be posted to; orders nothing else.
   __device__ void arrive() {
     if (threadIdx.x == 0) init_exchange(exchange());
     asm volatile("barrier.cluster.arrive.relaxed.aligned;");
   }
   __device__ void wait() { cooperative_groups::this_cluster().barrier_wait(); }
-  __device__ void leave() { cooperative_groups::this_cluster().sync(); }
-
-  template <class T>
-  __device__ T* remote(int part, T* pointer) {
-    return cooperative_groups::this_cluster().map_shared_rank(pointer, part);
-  }
 
   // The hardware counts the posted bytes, so an exchange needs no fence and no cluster barrier.
   // Posts of the exchange after next reach the same counter, and only once this part has posted to

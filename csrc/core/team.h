@@ -14,13 +14,10 @@ namespace specfast {
 //   int rank(), size()        this thread within its part
 //   int part(), parts()       this part within the team
 //   void sync_part()          barrier and memory order over one part
-//   void sync()               barrier and memory order over the whole team
-//   void arrive(), wait()     a barrier in two halves, work between them overlaps the waiting; it
-//                             orders only what was written before kernels or sync(). Before
-//                             the first access through remote() a body passes sync() or wait():
-//                             another part's scratch may not be there earlier
+//   void arrive(), wait()     a barrier over the whole team in two halves; work between them
+//                             overlaps the waiting. Passed once before the first post: another
+//                             part's scratch may not be there earlier
 //   T* scratch<T>(n)          n elements, uninitialised; all threads ask in the same order
-//   T* remote<T>(part, p)     the copy of scratch pointer p that belongs to another part
 //   void post(part, word, value, turn), collect(n, turn)   an exchange between parts: post stores
 //                             value to another part's copy of a scratch word; collect waits until n
 //                             words were posted to this part. `turn` alternates between 0 and 1
@@ -36,10 +33,7 @@ namespace specfast {
 //   CountPair exclusive_count(a, b, CountPair* total)   threads of this part before this one, in
 //                             rank order, that say `a` and that say `b`; total: of the whole part
 //   bool any(bool)            over one part
-//   T broadcast<T>(v, root)   the value of thread `root` of this part
-//   void atomic_min(int*, int), void atomic_or(uint32_t*, uint32_t), int atomic_add(int*, int)
-//                             on scratch or global memory of one part's reach
-//   void leave()              last call of a body: no part's scratch goes while others read it
+//   void atomic_min(int*, int)   on scratch
 //
 // Collectives are called by every thread of the part, on paths chosen by values that are equal on
 // all threads. Each is also a barrier: what the part wrote before it can be read after it. Bodies
@@ -97,10 +91,8 @@ class SerialTeam {
   int part() const { return 0; }
   int parts() const { return 1; }
   void sync_part() {}
-  void sync() {}
   void arrive() {}
   void wait() {}
-  void leave() {}
   void post(int, uint64_t* word, uint64_t value, int) { *word = value; }
   void collect(int, int) {}
 
@@ -109,11 +101,6 @@ class SerialTeam {
     blocks_.emplace_back(sizeof(T) * static_cast<size_t>(n) + 16);
     return reinterpret_cast<T*>(blocks_.back().data());
   }
-  template <class T>
-  T* remote(int, T* pointer) {
-    return pointer;
-  }
-
   KeyFlag max_key(uint64_t key, bool flag, int) { return {key, flag}; }
   KeyFlag largest(const uint64_t* keys, int n) { return largest_flagged_key(keys, n); }
   int min(int value) { return value; }
@@ -126,18 +113,8 @@ class SerialTeam {
     *total = {a ? 1 : 0, b ? 1 : 0};
     return {0, 0};
   }
-  template <class T>
-  T broadcast(T value, int) {
-    return value;
-  }
 
   void atomic_min(int32_t* target, int32_t value) { *target = min_of(*target, value); }
-  void atomic_or(uint32_t* target, uint32_t value) { *target |= value; }
-  int32_t atomic_add(int32_t* target, int32_t value) {
-    int32_t old = *target;
-    *target += value;
-    return old;
-  }
 
  private:
   std::vector<std::vector<char>> blocks_;

@@ -17,8 +17,8 @@ class ThreadTeam {
   static constexpr bool kOnDevice = false;
 
   // Runs body(team) on every thread of a fresh team. The barrier number `dropped_barrier`
-  // (counted over each thread's sync and sync_part calls) is left out: a test plants that fault
-  // and expects ThreadSanitizer to find it.
+  // (counted over each thread's wait, collect and sync_part calls) is left out: a test plants that
+  // fault and expects ThreadSanitizer to find it.
   template <class Body>
   static void run(int parts, int threads, Body body, int dropped_barrier = -1) {
     Shared shared(parts, threads);
@@ -44,12 +44,10 @@ class ThreadTeam {
   void sync_part() {
     if (calls_++ != dropped_barrier_) part_state().barrier.wait();
   }
-  void sync() {
+  void arrive() {}
+  void wait() {
     if (calls_++ != dropped_barrier_) shared_->barrier.wait();
   }
-  void arrive() {}
-  void wait() { sync(); }
-  void leave() { shared_->barrier.wait(); }
 
   template <class T>
   T* scratch(int n) {
@@ -58,21 +56,8 @@ class ThreadTeam {
     return reinterpret_cast<T*>(mine);
   }
 
-  // Takes no lock: a lock would order the very accesses whose order is under test.
-  template <class T>
-  T* remote(int part, T* pointer) {
-    const char* address = reinterpret_cast<const char*>(pointer);
-    for (size_t i = 0; i < scratch_.size(); ++i) {
-      std::vector<std::vector<char>>& copies = *shared_->blocks[i];
-      if (address >= scratch_[i] && address < scratch_[i] + copies[part_].size()) {
-        return reinterpret_cast<T*>(copies[part].data() + (address - scratch_[i]));
-      }
-    }
-    return nullptr;
-  }
-
   void post(int part, uint64_t* word, uint64_t value, int) { *remote(part, word) = value; }
-  void collect(int, int) { sync(); }
+  void collect(int, int) { wait(); }
 
   KeyFlag max_key(uint64_t key, bool flag, int group_size) {
     std::vector<Slot>& slots = publish({key, flag, 0});
@@ -130,16 +115,6 @@ class ThreadTeam {
     *total = all;
     return before;
   }
-  template <class T>
-  T broadcast(T value, int root) {
-    static_assert(sizeof(T) <= sizeof(uint64_t), "broadcast carries at most eight bytes");
-    uint64_t word = 0;
-    memcpy(&word, &value, sizeof(T));
-    std::vector<Slot>& slots = publish({word, false, 0});
-    memcpy(&value, &slots[root].key, sizeof(T));
-    finish();
-    return value;
-  }
 
   void atomic_min(int32_t* target, int32_t value) {
     int32_t seen = __atomic_load_n(target, __ATOMIC_RELAXED);
@@ -147,14 +122,21 @@ class ThreadTeam {
                                                         __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     }
   }
-  void atomic_or(uint32_t* target, uint32_t value) {
-    __atomic_fetch_or(target, value, __ATOMIC_RELAXED);
-  }
-  int32_t atomic_add(int32_t* target, int32_t value) {
-    return __atomic_fetch_add(target, value, __ATOMIC_RELAXED);
-  }
 
  private:
+  // Takes no lock: a lock would order the very accesses whose order is under test.
+  template <class T>
+  T* remote(int part, T* pointer) {
+    const char* address = reinterpret_cast<const char*>(pointer);
+    for (size_t i = 0; i < scratch_.size(); ++i) {
+      std::vector<std::vector<char>>& copies = *shared_->blocks[i];
+      if (address >= scratch_[i] && address < scratch_[i] + copies[part_].size()) {
+        return reinterpret_cast<T*>(copies[part].data() + (address - scratch_[i]));
+      }
+    }
+    return nullptr;
+  }
+
   struct Slot {
     uint64_t key;
     bool flag;

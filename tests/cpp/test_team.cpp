@@ -24,7 +24,6 @@ struct Seen {
   CountPair before;
   CountPair total;
   KeyRange range;
-  int64_t broadcast;
 
   bool operator==(const Seen& other) const {
     return max_key == other.max_key && max_flag == other.max_flag && min == other.min &&
@@ -32,8 +31,7 @@ struct Seen {
            any_set == other.any_set && any_unset == other.any_unset &&
            before.first == other.before.first && before.second == other.before.second &&
            total.first == other.total.first && total.second == other.total.second &&
-           range.lowest == other.range.lowest && range.highest == other.range.highest &&
-           broadcast == other.broadcast;
+           range.lowest == other.range.lowest && range.highest == other.range.highest;
   }
 };
 
@@ -54,7 +52,6 @@ Seen call_collectives(Team& team) {
   seen.any_unset = team.any(false);
   seen.before = team.exclusive_count(value % 2 == 0, value % 10 != 1, &seen.total);
   seen.range = team.union_of({100u - value, 200u + value});
-  seen.broadcast = team.broadcast(int64_t{-1} - value, team.size() - 1);
   return seen;
 }
 
@@ -79,8 +76,7 @@ TEST(thread_team_collectives_stay_within_a_part) {
                     false,
                     before[rank],
                     {2, 3},
-                    {97u - first, 203u + first},
-                    -first - 4};
+                    {97u - first, 203u + first}};
       CHECK(seen[part * kThreads + rank] == expected);
     }
   }
@@ -108,47 +104,42 @@ TEST(largest_ignores_the_flag_bit_but_reports_it) {
 
 TEST(serial_team_is_a_team_of_one) {
   SerialTeam team;
-  Seen expected{uint64_t{1} << 40, true, 0, 0, 0, 1, true, false, {0, 0}, {1, 1}, {100, 200}, -1};
+  Seen expected{uint64_t{1} << 40, true, 0, 0, 0, 1, true, false, {0, 0}, {1, 1}, {100, 200}};
   CHECK(call_collectives(team) == expected);
   CHECK_EQ(team.size() * team.parts(), 1);
 }
 
-TEST(scratch_is_shared_by_a_part_and_reached_from_another) {
+TEST(scratch_is_shared_by_a_part) {
   std::vector<int> seen(kParts * kThreads);
   ThreadTeam::run(kParts, kThreads, [&](ThreadTeam& team) {
-    team.scratch<char>(3);  // a neighbour, so that `remote` has to tell blocks apart
     int* values = team.scratch<int>(kThreads);
     values[team.rank()] = 10 * team.part() + team.rank();
-    team.sync();
-    int other = 1 - team.part();
-    int next = (team.rank() + 1) % team.size();
-    seen[team.part() * kThreads + team.rank()] = *team.remote(other, values + next);
-    team.leave();
+    team.sync_part();
+    seen[team.part() * kThreads + team.rank()] = values[(team.rank() + 1) % team.size()];
   });
-  CHECK_EQ(seen, (std::vector<int>{11, 12, 13, 10, 1, 2, 3, 0}));
+  CHECK_EQ(seen, (std::vector<int>{1, 2, 3, 0, 11, 12, 13, 10}));
 }
 
-TEST(atomics_lose_nothing) {
-  int32_t lowest = 100;
-  int32_t count = 0;
-  uint32_t bits = 0;
+TEST(posts_reach_the_other_part) {
+  std::vector<uint64_t> seen(kParts * kThreads);
   ThreadTeam::run(kParts, kThreads, [&](ThreadTeam& team) {
-    int id = team.part() * kThreads + team.rank();
-    for (int i = 0; i < 1000; ++i) team.atomic_add(&count, 1);
-    team.atomic_min(&lowest, 50 - id);
-    team.atomic_or(&bits, 1u << id);
+    team.arrive();
+    team.scratch<char>(3);  // a neighbour, so that a post has to tell blocks apart
+    uint64_t* words = team.scratch<uint64_t>(kThreads);
+    team.wait();
+    team.post(1 - team.part(), words + team.rank(), 10 * team.part() + team.rank(), 0);
+    team.collect(kThreads, 0);
+    seen[team.part() * kThreads + team.rank()] = words[(team.rank() + 1) % team.size()];
   });
-  CHECK_EQ(count, 8000);
-  CHECK_EQ(lowest, 43);
-  CHECK_EQ(bits, 0xffu);
+  CHECK_EQ(seen, (std::vector<uint64_t>{11, 12, 13, 10, 1, 2, 3, 0}));
 }
 
-TEST(atomic_add_returns_the_value_before) {
-  std::vector<int> taken(kParts * kThreads);
-  int32_t next = 0;
-  ThreadTeam::run(kParts, kThreads,
-                  [&](ThreadTeam& team) { taken[team.atomic_add(&next, 1)] = 1; });
-  CHECK_EQ(taken, std::vector<int>(kParts * kThreads, 1));
+TEST(atomic_min_loses_nothing) {
+  int32_t lowest = 100;
+  ThreadTeam::run(kParts, kThreads, [&](ThreadTeam& team) {
+    team.atomic_min(&lowest, 50 - team.part() * kThreads - team.rank());
+  });
+  CHECK_EQ(lowest, 43);
 }
 
 TEST(scratch_sizer_counts_what_a_block_team_lays_out) {
