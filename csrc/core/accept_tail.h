@@ -60,7 +60,7 @@ SPECFAST_HD Truncation truncate(Team& team, const AcceptParams& p, int b,
     if (is_eos && in.ignore_eos) continue;
     int32_t ending = i == team.rank() ? in.first_ending : in.ending_id(p, b, i);
     SPECFAST_NO_UNROLL
-    for (int32_t at = max_of(in.minimum - 1, 0); at < end; ++at) {
+    for (int32_t at = max_of(in.minimum, 1) - 1; at < end; ++at) {
       if (path.tokens[at] == ending) {
         earliest = min_of(earliest, at * kReasons + (is_eos ? kFinishedEos : kFinishedStop));
         break;

@@ -137,6 +137,7 @@ def test_stop_ids_min_tokens_and_ignore_eos(device: str) -> None:
     )
     assert ending(eos_token_ids=eos, min_tokens_left=int32([2])) == (3, FinishReason.EOS)
     assert ending(eos_token_ids=eos, min_tokens_left=int32([4])) == (4, FinishReason.NOT_FINISHED)
+    assert ending(eos_token_ids=eos, min_tokens_left=int32([-(2**31)])) == (1, FinishReason.EOS)
 
 
 ROWS = {

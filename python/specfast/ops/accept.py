@@ -95,7 +95,7 @@ def accept_tree(
     value ends the path and emits token 0 (NAN_LOGITS, EMPTY_SUPPORT), and so does a given
     prediction outside the vocabulary (BAD_TOKEN); a draft id outside of it is rejected (BAD_TOKEN),
     links that do not ascend end the search, a row outside the window ends the path (BAD_TREE),
-    ``verify_lens`` and ``qo_indptr`` out of range are clamped (BAD_PARAM).
+    ``verify_lens``, ``qo_indptr`` and ``prefix_lens`` out of range are clamped (BAD_PARAM).
     Devices: CPU, CUDA; equal results. Deterministic, and independent of batch, slot and padding.
     Capturable with ``out``; one launch. Cost: reads V logits per visited row and nothing else of
     the logits. Source: EAGLE-2 (arXiv:2406.16858), SpecInfer (arXiv:2305.09781).
