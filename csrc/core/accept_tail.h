@@ -11,9 +11,11 @@ struct TailInputs {
   SPECFAST_HD TailInputs(Team& team, const AcceptParams& p, int b, const Window& window) {
     if (team.part() != 0) return;
     const FinishParams& finish = p.finish;
-    int32_t given = p.prefix_lens[b];
-    prefix_len = clamp_to(given, 0, INT32_MAX - p.width);
-    if (prefix_len != given) status |= kBadParam;
+    prefix_len = p.prefix_lens[b];
+    if (prefix_len < 0 || prefix_len > INT32_MAX - p.width) {
+      prefix_len = 0;
+      status |= kBadParam;
+    }
     if (finish.max_tokens_left != nullptr) limit = max_of(finish.max_tokens_left[b], 0);
     if (finish.min_tokens_left != nullptr) minimum = finish.min_tokens_left[b];
     if (finish.ignore_eos != nullptr) ignore_eos = finish.ignore_eos[b] != 0;

@@ -200,9 +200,9 @@ def _accept(
         commit_len, reason = 0, FinishReason.NOT_FINISHED
         if verified > 0:
             commit_len, reason = _truncate(batch.finish, b, tokens)
-        given_len = int(batch.prefix_lens[b])
-        prefix_len = min(max(given_len, 0), 2**31 - 1 - width)
-        if prefix_len != given_len:
+        prefix_len = int(batch.prefix_lens[b])
+        if not 0 <= prefix_len < 2**31 - width:
+            prefix_len = 0
             status |= Status.BAD_PARAM
         for i in range(commit_len):
             record.predict[path_rows[i]] = tokens[i]
