@@ -11,18 +11,32 @@ struct LaunchShape {
   dim3 block;
   size_t shared_bytes = 0;
   int cluster_size = 1;
-  // The kernel begins with begin_after_previous_kernel().
+  // The kernel begins with begin_after_previous_kernel() or with the two calls that it consists of.
   bool begins_early = false;
 };
 
 // First statement of a kernel that is launched while the one before it in the stream still runs
-// (programmatic dependent launch): its start-up overlaps, its memory accesses do not. The kernel
-// after it may be launched early in turn, which by itself is no less safe.
-__device__ inline void begin_after_previous_kernel() {
+// (programmatic dependent launch): lets the kernel after it start early in turn, which by itself is
+// no less safe, because that one waits as well.
+__device__ inline void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900
   cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
+// What stands between the two calls runs beside the kernels before this one: not only the last of
+// them, since each lets the next one start. So it writes no memory that others see, and reads only
+// what none of them writes.
+__device__ inline void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
 #endif
+}
+
+// Both in one: the kernel's start-up overlaps, its memory accesses do not.
+__device__ inline void begin_after_previous_kernel() {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
 }
 
 // Launches kernel(params...) and checks the launch. Never synchronises.

@@ -16,7 +16,7 @@ constexpr int kMaxChunks = 1 << 24;
 constexpr int kChunkColumns = 32;
 
 // Rows that a thread loads before it stores the first of them.
-constexpr int kRowsInFlight = 4;
+constexpr int kRowsInFlight = 8;
 
 // Where the bytes of an entry of a buffer lie: num_pieces pieces of piece_bytes, piece n at
 //   buffers[buffer] + offset + page * page_stride + in_page * slot_stride + n * piece_stride
@@ -48,6 +48,9 @@ struct KvChunk {
 // slots of its rows and of its destinations must be distinct and within [0, num_slots).
 // Otherwise no byte of that request moves and its status says BAD_PATH. commit_lens[b] = 0 is a
 // padded slot: nothing is read or moved.
+//
+// `pieces` and `chunks` are read while kernels before this one in the stream may still run, so none
+// of those may write them. KvLayout writes them once, with a copy that it waits for.
 //
 // Gather semantics without staging: as the path increases, a source lies at or behind its
 // destination, so a later row never reads what an earlier one wrote, and rows may be moved front to
@@ -106,21 +109,33 @@ SPECFAST_HD KvEntry entry_of(const RelocateKvParams& p, int64_t slot) {
   return {page, static_cast<int32_t>(slot) - page * p.page_size};
 }
 
-// Whether row and slots of move i contradict those of an earlier move: the path goes back, or two
-// rows have one slot. A source among the destinations is a row of its own only from window position
-// commit_len on.
-SPECFAST_HD bool contradicts_earlier(const RelocateKvScratch& scratch, int i, int commit_len) {
+// Whether move i contradicts move j: the path goes back from j to i, or two rows have one slot. A
+// source among the destinations is a row of its own only from window position commit_len on.
+SPECFAST_HD bool contradicts(const RelocateKvScratch& scratch, int i, int j, int commit_len) {
   int from_row = scratch.rows[i].from.page;
   KvMove mine = scratch.slots[i];
+  KvMove other = scratch.slots[j];
+  bool goes_back = j + 1 == i && from_row <= scratch.rows[j].from.page;
+  bool one_destination = j < i && other.to == mine.to;
   bool source_is_other_row = from_row >= scratch.rows[0].to.page + commit_len;
-  bool contradicts = i > 0 && from_row <= scratch.rows[i - 1].from.page;
-  for (int j = 0; j < commit_len; ++j) {
-    KvMove other = scratch.slots[j];
-    contradicts |= j < i && other.to == mine.to;
-    contradicts |=
-        source_is_other_row && (other.to == mine.from || (j < i && other.from == mine.from));
+  bool one_source = other.to == mine.from || (j < i && other.from == mine.from);
+  return goes_back || one_destination || (source_is_other_row && one_source);
+}
+
+// This thread's share of all pairs (i, j). Eight threads per i take neighbouring j: a short path
+// then has a pair or two for each thread, and no division tells which.
+template <class Team>
+SPECFAST_HD bool any_contradicts(Team& team, const RelocateKvScratch& scratch, int commit_len) {
+  constexpr int kThreadsPerMove = 8;
+  bool found = false;
+  SPECFAST_NO_UNROLL
+  for (int at = team.rank(); at < commit_len * kThreadsPerMove; at += team.size()) {
+    SPECFAST_NO_UNROLL
+    for (int j = at % kThreadsPerMove; j < commit_len; j += kThreadsPerMove) {
+      found |= contradicts(scratch, at / kThreadsPerMove, j, commit_len);
+    }
   }
-  return contradicts;
+  return found;
 }
 
 // Whole, so that nothing has to wait for its length.
@@ -128,6 +143,7 @@ template <class Team>
 SPECFAST_HD void fetch_path(Team& team, const RelocateKvParams& p, const RelocateKvScratch& scratch,
                             int b) {
   const int32_t* path = p.accept_index + b * p.accept_index_stride;
+  SPECFAST_NO_UNROLL
   for (int i = team.rank(); i < p.path_width; i += team.size()) scratch.rows[i].from = {path[i], 0};
 }
 
@@ -142,6 +158,7 @@ SPECFAST_HD int plan_moves(Team& team, const RelocateKvParams& p, const Relocate
   bool bad = commit_len < 0 || commit_len > p.path_width || (commit_len > 0 && !window_fits);
   int len = bad ? 0 : commit_len;
   int first_moving = len;
+  SPECFAST_NO_UNROLL
   for (int i = team.rank(); i < len; i += team.size()) {
     int from = scratch.rows[i].from.page;
     int to = static_cast<int>(begin) + i;
@@ -159,7 +176,7 @@ SPECFAST_HD int plan_moves(Team& team, const RelocateKvParams& p, const Relocate
     bad |= !legal;
   }
   team.sync_part();  // every move is written before other threads compare it with theirs
-  for (int i = team.rank(); i < len; i += team.size()) bad |= contradicts_earlier(scratch, i, len);
+  bad |= any_contradicts(team, scratch, len);
   return team.min(bad ? -1 : first_moving);
 }
 
@@ -169,22 +186,35 @@ struct KvColumn {
   int64_t page_stride;
   int64_t slot_stride;
   int32_t bytes;  // 0: no column, the chunk ends before it
+  bool by_row;
 
   SPECFAST_HD char* of(KvEntry entry) const {
     return base + entry.page * page_stride + entry.in_page * slot_stride;
   }
 };
 
-SPECFAST_HD KvColumn column_of(const RelocateKvParams& p, const KvPieces& pieces, KvChunk chunk,
-                               int lane) {
-  int columns_per_piece = static_cast<int>(pieces.piece_bytes / pieces.column_bytes);
-  int column = chunk.first_column + lane;
-  int piece = column / columns_per_piece;
+// `column` counts over all chunks.
+SPECFAST_HD KvColumn column_of(const RelocateKvParams& p, int column) {
+  if (column >= p.num_chunks * kChunkColumns) return {};
+  KvChunk chunk = p.chunks[column / kChunkColumns];
+  KvPieces pieces = p.pieces[chunk.pieces];
+  // Nearly every entry is one piece of 16-byte columns: no division on that way.
+  int32_t bytes = static_cast<int32_t>(pieces.column_bytes);
+  int shift = log2_ceil(bytes);
+  int columns_per_piece = static_cast<int>(pieces.piece_bytes >> shift);
+  int in_entry = chunk.first_column + column % kChunkColumns;
+  int piece = pieces.num_pieces == 1 ? in_entry >= columns_per_piece : in_entry / columns_per_piece;
   if (piece >= pieces.num_pieces) return {};
+  int64_t in_piece = in_entry - piece * columns_per_piece;
   char* base = static_cast<char*>(p.buffers[pieces.buffer]) + pieces.offset +
-               piece * pieces.piece_stride +
-               (column - piece * columns_per_piece) * pieces.column_bytes;
-  return {base, pieces.page_stride, pieces.slot_stride, static_cast<int32_t>(pieces.column_bytes)};
+               piece * pieces.piece_stride + (in_piece << shift);
+  return {base, pieces.page_stride, pieces.slot_stride, bytes, pieces.by_row != 0};
+}
+
+// The column with which this thread begins.
+template <class Team>
+SPECFAST_HD int first_column(Team& team) {
+  return team.part() * team.size() + team.rank();
 }
 
 // What a thread loads and stores at once; allowed to alias whatever the buffers hold.
@@ -201,6 +231,7 @@ struct alignas(16) TwoWords {
 template <class T>
 SPECFAST_HD void move_words(const KvColumn& column, const KvMove* moves, int count) {
   auto word_of = [&](KvEntry entry) { return reinterpret_cast<KvWord<T>*>(column.of(entry)); };
+  SPECFAST_NO_UNROLL
   for (int first = 0; first < count; first += kRowsInFlight) {
     KvWord<T> held[kRowsInFlight] = {};
     for (int i = 0; i < kRowsInFlight; ++i) {
@@ -228,38 +259,34 @@ SPECFAST_HD void move_column(const KvColumn& column, const KvMove* moves, int co
 }
 
 // Request b; the parts of the team divide the columns and never wait for each other. Each checks
-// the whole path, because no byte may move before the path is known to be good.
+// the whole path, because no byte may move before the path is known to be good. `column` is
+// column_of(p, first_column(team)): the layout's part of the work, which a kernel does before it
+// waits for the kernel that wrote the path.
 template <class Team>
-SPECFAST_HD void relocate_kv_request(Team& team, const RelocateKvParams& p, int b) {
+SPECFAST_HD void relocate_kv_request(Team& team, const RelocateKvParams& p, int b,
+                                     KvColumn column) {
   RelocateKvScratch scratch = relocate_kv_scratch(team, p);
-  int num_columns = p.num_chunks * kChunkColumns;
-  int column = team.part() * team.size() + team.rank();
-  // The order of these lines keeps several loads on their way: chunk, then pieces, travel beside
-  // path, then slots.
-  KvChunk chunk = p.chunks[min_of(column, num_columns - 1) / kChunkColumns];
   int commit_len = p.commit_lens[b];
   fetch_path(team, p, scratch, b);
-  KvPieces pieces = p.pieces[chunk.pieces];
   int first_moving = plan_moves(team, p, scratch, b, commit_len);
   if (team.part() == 0 && team.rank() == 0) {
     int32_t seen = p.accumulate_status ? p.status[b] : kStatusOk;
     p.status[b] = seen | (first_moving < 0 ? kBadPath : kStatusOk);
   }
   if (first_moving < 0 || first_moving == commit_len) return;
-  while (column < num_columns) {
-    const KvMove* moves = pieces.by_row ? scratch.rows : scratch.slots;
-    move_column(column_of(p, pieces, chunk, column % kChunkColumns), moves + first_moving,
-                commit_len - first_moving);
-    column += team.parts() * team.size();
-    chunk = p.chunks[min_of(column, num_columns - 1) / kChunkColumns];
-    pieces = p.pieces[chunk.pieces];
+  int at = first_column(team);
+  while (at < p.num_chunks * kChunkColumns) {
+    const KvMove* moves = column.by_row ? scratch.rows : scratch.slots;
+    move_column(column, moves + first_moving, commit_len - first_moving);
+    at += team.parts() * team.size();
+    column = column_of(p, at);
   }
 }
 
 inline void relocate_kv_cpu(const RelocateKvParams& p) {
   for (int b = 0; b < p.batch_size; ++b) {
     SerialTeam team;
-    relocate_kv_request(team, p, b);
+    relocate_kv_request(team, p, b, column_of(p, first_column(team)));
   }
 }
 

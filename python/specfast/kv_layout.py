@@ -102,6 +102,8 @@ class KvLayout:
     Build it once, outside of graph capture; it keeps its tensors alive. The description holds
     distances, not addresses, so it stays true where compiled code hands the op copies of the
     buffers, as long as they have the same strides; the op checks that.
+    ``pieces`` and ``chunks`` are constants: the op reads them before it waits for the kernel before
+    it, so no kernel may write them.
 
     Parameters
     ----------

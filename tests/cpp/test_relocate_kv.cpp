@@ -14,7 +14,10 @@ constexpr int kThreads = 4;
 void relocate_with_threads(const RelocateKvParams& p, int dropped_barrier = -1) {
   for (int b = 0; b < p.batch_size; ++b) {
     ThreadTeam::run(
-        kParts, kThreads, [&](ThreadTeam& team) { relocate_kv_request(team, p, b); },
+        kParts, kThreads,
+        [&](ThreadTeam& team) {
+          relocate_kv_request(team, p, b, column_of(p, first_column(team)));
+        },
         dropped_barrier);
   }
 }
