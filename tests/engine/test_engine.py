@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import lru_cache
+from typing import Any
 
 import pytest
 import specfast
+import torch
 from engine.drafters import FixedDrafter, NoiseDrafter, OracleDrafter
 from engine.models import CONTEXT, VOCAB, plain_greedy, random_prompt, tiny_model
 from specfast import FinishReason, Status
 from specfast.drafters import Drafter, NgramDrafter
 from specfast.engine import Engine, Generation, GenerationParams
+from torch import Tensor
 
 PROMPTS = [random_prompt(length, seed=length) for length in (5, 17, 31)]
 NUM_TOKENS = 40
@@ -304,11 +308,47 @@ def test_bad_prompts_are_refused_in_one_sentence(prompt: list[int], reason: str)
         {"min_new_tokens": 9, "max_new_tokens": 8},
         {"eos_token_ids": (-1,)},
         {"stop_token_ids": (-2,)},
+        {"eos_token_ids": (2**31,)},
+        {"stop_token_ids": (3, 2**40)},
+        {"min_new_tokens": 2**31, "max_new_tokens": 2**31},
     ],
 )
 def test_bad_params_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
         GenerationParams(**bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("prompt", [[1.7, 2], "12"])
+def test_a_prompt_of_anything_but_integers_is_refused(prompt: Any) -> None:
+    with pytest.raises(TypeError, match="integer"):
+        Engine(tiny_model()).add_request(prompt)
+
+
+@pytest.mark.parametrize("failing", range(1, 7))
+def test_a_failed_step_can_be_tried_again(failing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(tiny_model(), NgramDrafter(tree=True), check_invariants=False)
+    forward, calls = engine.target.forward, itertools.count(1)
+
+    def forward_or_fail(*args: Any, **kwargs: Any) -> Tensor:
+        logits = forward(*args, **kwargs)
+        if next(calls) == failing:
+            raise torch.OutOfMemoryError
+        return logits
+
+    monkeypatch.setattr(engine.target, "forward", forward_or_fail)
+    for prompt in PROMPTS:
+        engine.add_request(prompt, GenerationParams(max_new_tokens=NUM_TOKENS))
+    emitted: list[list[int]] = [[] for _ in PROMPTS]
+    failures = 0
+    while engine.has_unfinished:
+        try:
+            for output in engine.step():
+                emitted[output.request_id] += output.token_ids
+        except torch.OutOfMemoryError:
+            failures += 1
+    assert failures == 1
+    assert emitted == [expected(prompt) for prompt in PROMPTS]
+    check_all_returned(engine)
 
 
 def test_bad_sizes_are_refused() -> None:

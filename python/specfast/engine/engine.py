@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -123,8 +124,9 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[RoundOutput]:
-        """Prefill the requests that can join, or else run one round of all that are running.
+        """Prefill one request that has joined, or else run one round of all that are running.
 
+        A step whose forward fails (out of memory) commits nothing; the next one tries it again.
         Returns one output for each request that took part, at least one token in each.
 
         Raises
@@ -132,9 +134,10 @@ class Engine:
         RuntimeError
             A draft of wrong shape, or a broken invariant.
         """
-        joining = self._admit()
-        if joining:
-            return [self._prefill(request) for request in joining]
+        self._admit()
+        for request in self._running:
+            if request.committed_len == 0:
+                return [self._prefill(request)]
         if not self._running:
             return []
         return self._round(list(self._running))
@@ -162,7 +165,7 @@ class Engine:
 
     def _new_request(self, prompt_ids: Sequence[int], params: GenerationParams | None) -> Request:
         params = params or GenerationParams()
-        prompt = [int(token) for token in prompt_ids]
+        prompt = [operator.index(token) for token in prompt_ids]
         if not prompt:
             raise ValueError("expected a prompt of at least one token, got none")
         for token in prompt:
@@ -187,9 +190,8 @@ class Engine:
             reserved_pages=self.pool.pages_for(longest),
         )
 
-    def _admit(self) -> list[Request]:
+    def _admit(self) -> None:
         """Take from the queue, in order, what fits beside the running requests."""
-        joining = []
         reserved = sum(request.reserved_pages for request in self._running)
         while self._waiting and self._page_table.has_free_row:
             reserved += self._waiting[0].reserved_pages
@@ -198,8 +200,6 @@ class Engine:
             request = self._waiting.popleft()
             request.slot = self._page_table.take_row()
             self._running.append(request)
-            joining.append(request)
-        return joining
 
     def _prefill(self, request: Request) -> RoundOutput:
         prompt_len = len(request.token_ids)

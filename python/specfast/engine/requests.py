@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from specfast.status import FinishReason, Status
 
+# Ids and counts reach the ops as int32.
+_INT32_MAX = 2**31 - 1
+
 
 @dataclass(frozen=True)
 class GenerationParams:
@@ -33,9 +36,11 @@ class GenerationParams:
             raise ValueError(
                 f"expected min_new_tokens in [0, {self.max_new_tokens}], got {self.min_new_tokens}"
             )
+        if self.min_new_tokens > _INT32_MAX:
+            raise ValueError(f"expected min_new_tokens < 2^31, got {self.min_new_tokens}")
         for name in ("eos_token_ids", "stop_token_ids"):
-            if any(token < 0 for token in getattr(self, name)):
-                raise ValueError(f"expected {name} >= 0, got {getattr(self, name)}")
+            if not all(0 <= token <= _INT32_MAX for token in getattr(self, name)):
+                raise ValueError(f"expected {name} in [0, 2^31), got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
