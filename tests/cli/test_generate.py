@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from cli.conftest import make_model
 from specfast.cli import app, engines
 from specfast.cli.transcript import CONTROL_PICTURES
 from specfast.engine import Engine, RoundOutput
+from transformers import PreTrainedTokenizerBase
 from typer.testing import CliRunner, Result
 
 PROMPTS = ["the key of the slot of the key of the slot", "漢 hash", "index index index"]
@@ -139,6 +141,7 @@ def test_the_check_in_bf16_fails_for_a_broken_engine(
         (("hash", "--model", "/absent"), "the model directory /absent does not exist"),
         (("hash", "--model", __file__), "is a file; expected a directory"),
         (("hash", "--json", "/absent/out.json"), "the directory /absent does not exist"),
+        (("hash", "--json", "n" * 300), "File name too long"),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -154,6 +157,42 @@ def test_bad_input_is_one_sentence(
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
     assert not out.exists()
+
+
+def test_a_limit_beyond_the_context_reserves_no_memory(model_path: Path) -> None:
+    result = run("hash", "--model", model_path, "--no-plain", "--max-new-tokens", 10**12)
+    assert result.exit_code == 0, result.stderr
+
+
+@pytest.mark.parametrize("name_bytes", [255, 256])
+def test_the_longest_name_of_a_result_file(
+    model_path: Path, tmp_path: Path, name_bytes: int
+) -> None:
+    out = tmp_path / ("n" * name_bytes)
+    result = run("hash", "--model", model_path, "--no-plain", "--max-new-tokens", 2, "--json", out)
+    assert result.exit_code == (0 if name_bytes == 255 else 2), result.stderr
+    assert len(list(tmp_path.iterdir())) == (1 if name_bytes == 255 else 0)
+
+
+def test_memory_that_is_not_there(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Greedy(Engine):
+        def __init__(self, *_: object, **__: object) -> None:
+            torch.empty(2**60)
+
+    monkeypatch.setattr(engines, "Engine", Greedy)
+    result = run("hash", "--model", model_path)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("specfast: not enough memory: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_tokenizer_of_another_model(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    make_model(100).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    result = run("hash", "--model", tmp_path)
+    assert result.exit_code == 2
+    assert "the tokenizer does not belong to the model" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

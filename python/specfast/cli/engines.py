@@ -80,7 +80,7 @@ def _run(
         drafter,
         max_batch_size=min(options.max_batch_size, len(prompts)),
         page_size=options.page_size,
-        num_pages=_num_pages(options, prompts, params),
+        num_pages=_num_pages(target, options, prompts, params),
         verify_width=options.verify_width,
         check_invariants=options.check_invariants,
     )
@@ -90,9 +90,14 @@ def _run(
 
 
 def _num_pages(
-    options: EngineOptions, prompts: Sequence[list[int]], params: GenerationParams
+    target: TargetModel,
+    options: EngineOptions,
+    prompts: Sequence[list[int]],
+    params: GenerationParams,
 ) -> int:
     """Room for the longest requests that can run at once: a whole context may be far too much."""
     longest = sorted((len(ids) for ids in prompts), reverse=True)[: options.max_batch_size]
     extra = params.max_new_tokens + options.verify_width
-    return sum(-(-(length + extra) // options.page_size) for length in longest)
+    limit = target.room_after([])
+    lengths = (min(length + extra, limit) for length in longest)
+    return sum(-(-length // options.page_size) for length in lengths)

@@ -29,6 +29,11 @@ def first_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    # On a CPU torch has no type for it.
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
 def ends_cleanly(command: Callable[P, int]) -> Callable[P, None]:
     """Make ``command``, which returns its exit code, end with one sentence and no traceback."""
 
@@ -39,8 +44,10 @@ def ends_cleanly(command: Callable[P, int]) -> Callable[P, None]:
         except (CliError, ModelError) as error:
             print(f"specfast: {error}", file=sys.stderr)
             code = UNUSABLE_INPUT
-        except torch.OutOfMemoryError as error:
-            print(f"specfast: not enough device memory: {first_line(error)}", file=sys.stderr)
+        except RuntimeError as error:
+            if not _is_out_of_memory(error):
+                raise
+            print(f"specfast: not enough memory: {first_line(error)}", file=sys.stderr)
             code = UNUSABLE_INPUT
         except KeyboardInterrupt:
             print("\nspecfast: interrupted", file=sys.stderr)

@@ -62,7 +62,9 @@ def generate(
     verify_width: Annotated[
         int, typer.Option(min=2, max=1024, help="Rows per round: the anchor and its drafts.")
     ] = 8,
-    page_size: Annotated[int, typer.Option(min=1, help="Tokens per page of the KV pool.")] = 16,
+    page_size: Annotated[
+        int, typer.Option(min=1, max=2**20, help="Tokens per page of the KV pool.")
+    ] = 16,
     max_batch_size: Annotated[int, typer.Option(min=1, help="Prompts decoded at once.")] = 8,
 ) -> int:
     """Decode PROMPT speculatively and compare with plain decoding.

@@ -116,6 +116,12 @@ def tokenize(prompt: Prompt, target: TargetModel, *, raw: bool) -> list[int]:
     ids: list[int] = tokenizer(text, add_special_tokens=not templated)["input_ids"]
     if not ids:
         raise CliError(f"{prompt.source} is empty: the tokenizer makes no token of it")
+    vocab_size = target.model.config.get_text_config().vocab_size
+    if max(ids) >= vocab_size:
+        raise CliError(
+            f"the tokenizer does not belong to the model: it makes token {max(ids)} of "
+            f"{prompt.source}, and the model knows {vocab_size}"
+        )
     if target.room_after(ids) < 1:
         raise CliError(
             f"{prompt.source} is too long: it has {len(ids)} tokens, and the model's context of "

@@ -12,8 +12,11 @@ from specfast.cli.errors import CliError
 
 def check_writable(path: Path) -> None:
     """Refuse a result file before the work that fills it."""
-    if path.exists() and not path.is_file():
-        raise CliError(f"cannot write {path}: it is not a file")
+    try:
+        if path.exists() and not path.is_file():
+            raise CliError(f"cannot write {path}: it is not a file")
+    except OSError as error:  # a name too long
+        raise CliError(f"cannot write {path}: {error.strerror}") from error
     if not path.parent.is_dir():
         raise CliError(f"cannot write {path}: the directory {path.parent} does not exist")
     if not os.access(path.parent, os.W_OK):
@@ -23,7 +26,7 @@ def check_writable(path: Path) -> None:
 def write_report(path: Path, report: dict[str, Any]) -> None:
     """Write ``report`` whole or not at all: a reader never meets half a file."""
     text = _format(report)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".specfast-{os.getpid()}.partial")
     try:
         try:
             # The name of a prompt file may hold bytes that are no text.
