@@ -281,6 +281,37 @@ def test_a_batch_is_its_requests(device: str) -> None:
         assert torch.equal(getattr(whole, name).cpu()[order], getattr(again, name).cpu()), name
 
 
+def test_a_padded_slot_with_stale_contents_changes_no_other(device: str) -> None:
+    # Three requests in a graph of four: slot 3 holds what an earlier round left, a whole chain.
+    predicted = [A, B, X] + [X, 0, 0] + [A, X, 0] + [A, B, X]
+    drafts, prefix_lens = [[1, A, B]] * 4, [10, 20, 30, 2**31 - 1]
+
+    def record(slots: int, verify_lens: list[int]) -> AcceptRecord:
+        return ops.accept_chain(
+            int32(drafts[:slots], device=device),
+            int32(prefix_lens[:slots], device=device),
+            target_predict=int32(predicted[: 3 * slots], device=device),
+            verify_lens=int32(verify_lens, device=device),
+            out_cache_loc=torch.arange(3 * slots, device=device),
+        )
+
+    padded, alone = record(4, [3, 3, 3, 0]), record(3, [3, 3, 3])
+    assert padded.commit_lens.tolist() == [3, 1, 2, 0]
+    assert torch.equal(padded.per_request[:, :3], alone.per_request)
+    assert torch.equal(padded.per_step[:, :3], alone.per_step)
+    assert torch.equal(padded.predict[:9], alone.predict)
+    assert padded.slots is not None and alone.slots is not None
+    assert torch.equal(padded.slots[:3], alone.slots)
+    for stale in (padded.per_step[:, 3], padded.predict[9:], padded.slots[3], padded.bonus[3]):
+        assert (stale == -1).all()
+
+
+def test_padding_after_accepted_drafts_is_no_draft(device: str) -> None:
+    record = chain([A, B, -1, -1], [A, B, X, 0, 0], device)
+    assert record.out_tokens.tolist() == [[A, B, X, -1, -1]]
+    assert record.num_correct_drafts.tolist() == [2]
+
+
 def test_status_accumulates_on_request(device: str) -> None:
     batch = random_batch(3, tree=False, unsound=True)
     first = batch.run(ops.accept_chain, device)
