@@ -283,7 +283,7 @@ def test_a_batch_is_its_requests(device: str) -> None:
 
 def test_a_padded_slot_with_stale_contents_changes_no_other(device: str) -> None:
     # Three requests in a graph of four: slot 3 holds what an earlier round left, a whole chain.
-    predicted = [A, B, X] + [X, 0, 0] + [A, X, 0] + [A, B, X]
+    predicted = [*(A, B, X), *(X, 0, 0), *(A, X, 0), *(A, B, X)]
     drafts, prefix_lens = [[1, A, B]] * 4, [10, 20, 30, 2**31 - 1]
 
     def record(slots: int, verify_lens: list[int]) -> AcceptRecord:
@@ -300,7 +300,8 @@ def test_a_padded_slot_with_stale_contents_changes_no_other(device: str) -> None
     assert torch.equal(padded.per_request[:, :3], alone.per_request)
     assert torch.equal(padded.per_step[:, :3], alone.per_step)
     assert torch.equal(padded.predict[:9], alone.predict)
-    assert padded.slots is not None and alone.slots is not None
+    assert padded.slots is not None
+    assert alone.slots is not None
     assert torch.equal(padded.slots[:3], alone.slots)
     for stale in (padded.per_step[:, 3], padded.predict[9:], padded.slots[3], padded.bonus[3]):
         assert (stale == -1).all()
