@@ -154,7 +154,7 @@ SPECFAST_HD int plan_moves(Team& team, const RelocateKvParams& p, const Relocate
                            int b, int commit_len) {
   int64_t begin = p.qo_indptr ? p.qo_indptr[b] : int64_t{b} * p.rows_per_request;
   int64_t end = p.qo_indptr ? p.qo_indptr[b + 1] : begin + p.rows_per_request;
-  bool window_fits = begin >= 0 && end <= p.num_rows;
+  bool window_fits = begin >= 0 && begin <= end && end <= p.num_rows;
   bool bad = commit_len < 0 || commit_len > p.path_width || (commit_len > 0 && !window_fits);
   int len = bad ? 0 : commit_len;
   int first_moving = len;

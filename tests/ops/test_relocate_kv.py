@@ -218,6 +218,10 @@ BAD_PATHS = {
     "window begins before the rows": {"path": [-1, 1, 3], "indptr": [-1, 5, 10]},
     "window ends before it begins": {"indptr": [0, -1, 10]},
     "window shorter than the path": {"indptr": [0, 2, 10]},
+    "window at the end of int32": {
+        "path": [2**31 - 1, -(2**30), -5],
+        "indptr": [2**31 - 1, 5, 10],
+    },
 }
 
 
