@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
@@ -16,6 +17,9 @@ from specfast.engine.pool import PagedKvPool
 from specfast.engine.rows import RowBatch
 
 IMPLEMENTATION = "specfast"
+
+# Without cuDNN, which prepares a plan for every new length: each round has one.
+_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 class AttentionLayers(Protocol):
@@ -41,7 +45,8 @@ def attending(layers: AttentionLayers) -> Iterator[None]:
     """Route the attention calls of the forward inside to ``layers``."""
     token = _active.set(layers)
     try:
-        yield
+        with sdpa_kernel(_BACKENDS):
+            yield
     finally:
         _active.reset(token)
 
