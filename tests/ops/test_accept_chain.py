@@ -14,7 +14,7 @@ import torch
 from accept_batches import AcceptBatch, assert_same_record, int32, random_batch
 from hypothesis import given
 from hypothesis import strategies as st
-from specfast import AcceptRecord, FinishReason, FinishRules, Status, ops, reference
+from specfast import AcceptRecord, FinishRules, Status, ops, reference
 
 A, B, C, X, EOS = 10, 11, 12, 77, 2
 
@@ -91,53 +91,6 @@ def test_padded_slot_leaves_nothing(device: str) -> None:
     assert record.bonus.tolist() == record.next_anchor.tolist() == [-1]
     for padded in (record.accept_index, record.out_tokens, record.positions, record.predict):
         assert (padded == -1).all()
-
-
-def finish(device: str, **fields) -> FinishRules:
-    return FinishRules(**{name: value.to(device) for name, value in fields.items()})
-
-
-@pytest.mark.parametrize(
-    ("out", "left", "emitted", "reason"),
-    [
-        ([A, B, EOS, 20, 21, 22], 5, 3, FinishReason.EOS),
-        ([A, B, 20, 21, 22, EOS], 5, 5, FinishReason.LENGTH),
-        ([A, B, EOS, 20, 21, 22], 3, 3, FinishReason.EOS),
-        ([A, B, EOS, 20, 21, 22], 2, 2, FinishReason.LENGTH),
-        ([A, B, 20], 0, 0, FinishReason.LENGTH),
-        ([A, B, 20], 9, 3, FinishReason.NOT_FINISHED),
-    ],
-)
-def test_eos_and_limit(device: str, out: list[int], left: int, emitted: int, reason) -> None:
-    rules = finish(device, eos_token_ids=int32([99, EOS]), max_tokens_left=int32([left]))
-    record = chain(out[:-1], out, device, finish=rules)
-    assert record.finish_reason.tolist() == [reason]
-    assert record.commit_lens.tolist() == [emitted]
-    assert record.new_seq_lens.tolist() == [10 + emitted]
-    assert record.out_tokens[0].tolist() == out[:emitted] + [-1] * (len(out) - emitted)
-    assert record.predict.tolist() == record.out_tokens[0].tolist()
-    assert record.accept_lens.tolist() == [len(out)]
-    assert (record.next_anchor.item() == -1) == (reason is not FinishReason.NOT_FINISHED)
-
-
-def test_stop_ids_min_tokens_and_ignore_eos(device: str) -> None:
-    out = [EOS, 30, EOS, 31]
-    eos = int32([EOS])
-    stop = int32([[-1, 30]])
-
-    def ending(**fields) -> tuple[int, int]:
-        record = chain(out[:-1], out, device, finish=finish(device, **fields))
-        return int(record.commit_lens), int(record.finish_reason)
-
-    ignore = torch.tensor([True])
-    assert ending(eos_token_ids=eos, stop_token_ids=stop) == (1, FinishReason.EOS)
-    assert ending(eos_token_ids=eos, stop_token_ids=stop, ignore_eos=ignore) == (
-        2,
-        FinishReason.STOP,
-    )
-    assert ending(eos_token_ids=eos, min_tokens_left=int32([2])) == (3, FinishReason.EOS)
-    assert ending(eos_token_ids=eos, min_tokens_left=int32([4])) == (4, FinishReason.NOT_FINISHED)
-    assert ending(eos_token_ids=eos, min_tokens_left=int32([-(2**31)])) == (1, FinishReason.EOS)
 
 
 ROWS = {
