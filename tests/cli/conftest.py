@@ -79,6 +79,7 @@ def target(tokenizer: PreTrainedTokenizerFast) -> TargetModel:
 @pytest.fixture(autouse=True)
 def plain_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No colours or width from the caller's terminal, and a cache of its own."""
-    for name in ("FORCE_COLOR", "NO_COLOR", "TERM", "COLUMNS"):
+    for name in ("FORCE_COLOR", "NO_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

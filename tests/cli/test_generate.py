@@ -19,8 +19,8 @@ from typer.testing import CliRunner, Result
 PROMPTS = ["the key of the slot of the key of the slot", "漢 hash", "index index index"]
 
 
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, ["generate", *map(str, arguments)])
+def run(*arguments: object, device: str = "cpu") -> Result:
+    return CliRunner().invoke(app, ["generate", *map(str, arguments), "--device", device])
 
 
 @pytest.fixture
@@ -36,18 +36,19 @@ def read(path: Path) -> dict[str, Any]:
     return report
 
 
-@pytest.mark.parametrize("options", [(), ("--drafter", "none"), ("--page-size", "1")])
+@pytest.mark.parametrize("options", [(), ("--tree",), ("--drafter", "none"), ("--page-size", "1")])
 def test_checked_run_with_a_result_file(
-    model_path: Path, prompt_file: Path, tmp_path: Path, options: tuple[str, ...]
+    model_path: Path, prompt_file: Path, tmp_path: Path, options: tuple[str, ...], device: str
 ) -> None:
     out = tmp_path / "out.json"
     arguments = ("--model", model_path, "--prompt-file", prompt_file, "--max-new-tokens", 24)
-    result = run(*arguments, "--check", "--ignore-eos", "--json", out, *options)
+    arguments += ("--dtype", "fp32", "--check", "--ignore-eos", "--json", out, *options)
+    result = run(*arguments, device=device)
     assert result.exit_code == 0, result.stderr
     assert "3 of 3 outputs are those of plain decoding" in result.stdout
     report = read(out)
     assert [prompt["prompt"] for prompt in report["prompts"]] == PROMPTS
-    assert report["device"].startswith("CPU")
+    assert report["device"].startswith("CPU") == (device == "cpu")
     assert report["dtype"] == "fp32"
     assert report["params"]["max_new_tokens"] == 24
     assert report["versions"]["torch"] == torch.__version__
@@ -117,13 +118,14 @@ def test_the_check_fails_for_a_broken_engine(
 
 
 def test_the_check_in_bf16_fails_for_a_broken_engine(
-    model_path: Path, prompt_file: Path, monkeypatch: pytest.MonkeyPatch
+    model_path: Path, prompt_file: Path, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     arguments = ("--model", model_path, "--prompt-file", prompt_file, "--max-new-tokens", 24)
-    sound = run(*arguments, "--ignore-eos", "--check", "--dtype", "bf16")
+    arguments += ("--ignore-eos", "--check", "--dtype", "bf16")
+    sound = run(*arguments, device=device)
     assert sound.exit_code == 0, sound.stdout
     monkeypatch.setattr(engines, "Engine", BrokenEngine)
-    broken = run(*arguments, "--ignore-eos", "--check", "--dtype", "bf16")
+    broken = run(*arguments, device=device)
     assert broken.exit_code == 1
     assert "is not the target's choice" in broken.stdout
 
@@ -197,7 +199,7 @@ def test_the_tokenizer_of_another_model(tmp_path: Path, tokenizer: PreTrainedTok
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_cuda_where_there_is_none(model_path: Path) -> None:
-    result = run("hash", "--model", model_path, "--device", "cuda")
+    result = run("hash", "--model", model_path, device="cuda")
     assert result.exit_code == 2
     assert "--device cuda cannot be used: " in result.stderr
 
