@@ -69,8 +69,9 @@ def generate(
 ) -> int:
     """Decode PROMPT speculatively and compare with plain decoding.
 
-    The text streams as it is decided, accepted drafts underlined. Then come tokens per round,
-    acceptance by position, and the speed beside plain decoding of the same prompts.
+    The text streams as it is decided, accepted drafts underlined.
+    Then come tokens per round, acceptance by position, and the speed
+    beside plain decoding of the same prompts.
     """
     if check and no_plain:
         raise CliError("--check compares with plain decoding: leave out --no-plain")
@@ -86,26 +87,26 @@ def generate(
     if json_path is not None:
         check_writable(json_path)
 
-    console = Console(highlight=False, markup=False)
-    errors = Console(stderr=True, highlight=False, markup=False)
-    target = load_target(model, choose_device(device), dtype, errors)
+    stdout = Console(highlight=False, markup=False)
+    stderr = Console(stderr=True, highlight=False, markup=False)
+    target = load_target(model, choose_device(device), dtype, stderr)
     prompt_ids = [tokenize(p, target, raw=raw) for p in prompts]
     params = GenerationParams(
         max_new_tokens=max_new_tokens, eos_token_ids=target.eos_token_ids, ignore_eos=ignore_eos
     )
 
-    transcript = Transcript(console, target.tokenizer, [p.title for p in prompts])
+    transcript = Transcript(stdout, target.tokenizer, [p.title for p in prompts])
     speculative = run_speculative(target, options, prompt_ids, params, transcript.add)
-    plain = None if no_plain else run_plain(target, options, prompt_ids, params, errors)
+    plain = None if no_plain else run_plain(target, options, prompt_ids, params, stderr)
     summary = summarize(speculative)
     plain_summary = None if plain is None else summarize(plain)
-    checks = _check_all(target, speculative, plain, params, errors) if check and plain else None
+    checks = _check_all(target, speculative, plain, params, stderr) if check and plain else None
 
     where = f"{target.name}, {device_name(target.device)}, {target.dtype.value}"
-    print_summary(console, where, summary, plain_summary)
+    print_summary(stdout, where, summary, plain_summary)
     for line in faults(speculative):
-        errors.print(line)
-    passed = checks is None or print_verdict(console, target, prompts, checks)
+        stderr.print(line)
+    passed = checks is None or print_verdict(stdout, target, prompts, checks)
     if json_path is not None:
         write_report(
             json_path,
