@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from cli.conftest import make_model
+from specfast import ops
 from specfast.cli import app, engines
 from specfast.cli.transcript import CONTROL_PICTURES
 from specfast.engine import Engine, RoundOutput
@@ -115,6 +116,16 @@ def test_the_check_fails_for_a_broken_engine(
     assert any(check["failure"] for check in read(out)["check"])
     # Without --check nobody looks.
     assert run(*arguments, "--ignore-eos").exit_code == 0
+
+
+def test_the_check_notices_kv_that_is_not_relocated(
+    model_path: Path, prompt_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("--model", model_path, "--prompt-file", prompt_file, "--max-new-tokens", 48)
+    arguments += ("--tree", "--ignore-eos", "--check")
+    assert run(*arguments).exit_code == 0
+    monkeypatch.setattr(ops, "relocate_kv", lambda *_, **options: options["status"])
+    assert run(*arguments).exit_code == 1
 
 
 def test_the_check_in_bf16_fails_for_a_broken_engine(
