@@ -91,10 +91,16 @@ SPECFAST_HD void walk(Team& team, const AcceptParams& p, const Window& window, c
   int32_t node = 0;
   int32_t first_of_read = 0;
   int32_t rows_read = 0;
+  int32_t last_row = -1;
   while (true) {
     Step row = links.row(node, window);
     path.status |= row.status;
     if (row.node < 0) break;
+    if (row.node <= last_row) {
+      path.status |= kBadTree;
+      break;
+    }
+    last_row = row.node;
     if (path.length == rows_read) {
       int32_t count = min_of(kAhead, window.verified - node);
       source.template read<kAhead>(team, window.base + row.node, count);

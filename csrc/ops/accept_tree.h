@@ -13,8 +13,8 @@ struct alignas(16) TreeNode {
   int32_t next_sibling;
 };
 
-// Links of a tree, and the row of each node. Children and siblings ascend, which bounds every walk
-// and makes committed rows ascend; a link that does not is malformed and ends the search.
+// Links of a tree, and the row of each node. Children and siblings ascend, which bounds every walk,
+// and so do the rows of a path; what does not is malformed and ends the search.
 struct TreeLinks {
   static constexpr bool kIsChain = false;
   const int32_t* retrieve_next_token;    // [B, N] first child, -1 = leaf

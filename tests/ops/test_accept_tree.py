@@ -144,13 +144,21 @@ def test_bonus_is_read_with_the_path_width(device: str) -> None:
 
 
 def test_retrieve_index_maps_nodes_to_rows(device: str) -> None:
-    record = accept([A, X, 0, 0, C], device, retrieve_index=int32([[0, 4, 2, 1, 3]]))
-    assert record.accept_index.tolist() == [[0, 4, 1]]
+    record = accept([A, 0, C, 0, X], device, retrieve_index=int32([[0, 2, 1, 4, 3]]))
+    assert record.accept_index.tolist() == [[0, 2, 4]]
     assert record.out_tokens.tolist() == [[A, C, X]]
-    record = accept([A, X, 0, 0, C], device, retrieve_index=int32([[0, 4, 2, 5, 3]]))
-    assert record.accept_index.tolist() == [[0, 4, -1]]
+
+
+@pytest.mark.parametrize("row_of_c", [0, 1, 2, -1, 5])
+def test_rows_of_a_path_ascend_within_the_request(device: str, row_of_c: int) -> None:
+    index = int32([[0, 2, 3, row_of_c, 4]])
+    record = accept([A, X, C, X, X], device, retrieve_index=index)
+    assert record.accept_index.tolist() == [[0, 2, -1]]
+    assert record.out_tokens.tolist() == [[A, C, -1]]
     assert record.status.tolist() == [Status.BAD_TREE]
-    # Row 3 was not verified, though it belongs to the request.
+
+
+def test_the_row_of_a_node_was_verified(device: str) -> None:
     index = int32([[0, 3, 1, 2, 4]])
     record = accept([A, 0, 0, X, 0], device, retrieve_index=index, verify_lens=int32([3]))
     assert record.accept_index.tolist() == [[0, -1, -1]]

@@ -184,6 +184,9 @@ def _accept(
                     status |= Status.BAD_TREE
                     if node > 0:
                         break
+            if path_rows and row <= path_rows[-1]:
+                status |= Status.BAD_TREE
+                break
             prediction = batch.predict(row)
             status |= prediction.status
             nodes.append(node)
