@@ -62,8 +62,8 @@ def accept_tree(
         Logit columns and ids at or past it do not count; V if absent, and with predictions any
         id below 2³¹ - 1.
     retrieve_index : int32 [B, N], optional
-        Verify row of each node, among the request's verified rows; first row + node if absent,
-        which is what the tree ops lay out.
+        Verify row of each node, among the request's verified rows and ascending along a path;
+        first row + node if absent, which is what the tree ops lay out.
     qo_indptr : int32 [B + 1], optional
         First row of each request (ragged batch); ``b * N`` if absent, and then R = B * N.
     verify_lens : int32 [B], optional
