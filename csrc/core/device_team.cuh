@@ -139,7 +139,6 @@ class SplitTeam : public BlockTeam {
  public:
   __device__ int part() const { return blockIdx.y; }
   __device__ int parts() const { return gridDim.y; }
-  void sync() = delete;
 };
 
 // The CTAs of one thread-block cluster, each a part.

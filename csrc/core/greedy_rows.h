@@ -65,12 +65,15 @@ struct GreedyLogits {
   const T* logits;
   int64_t stride;
   int32_t vocab_size;
-  uint64_t* mailbox = nullptr;  // scratch [2, rows ahead, kMaxParts]: best key of each part
+  uint64_t* mailbox = nullptr;  // scratch [2, rows_ahead, kMaxParts]: best key of each part
+  int rows_ahead = 0;           // most rows of a read; the stride of the mailbox for every read,
+                                // as parts may be one read apart
   int turn = 0;
   bool started = false;
 
   template <class Arena>
-  SPECFAST_HD void place(Arena& arena, const AcceptParams&, int rows_ahead) {
+  SPECFAST_HD void place(Arena& arena, const AcceptParams&, int most_rows) {
+    rows_ahead = most_rows;
     mailbox = arena.template scratch<uint64_t>(2 * rows_ahead * kMaxParts);
   }
 
@@ -96,7 +99,7 @@ struct GreedyLogits {
     if (!started) team.wait();
     started = true;
     turn ^= 1;
-    uint64_t* word = mailbox + (turn * kRows + group) * kMaxParts + team.part();
+    uint64_t* word = mailbox + (turn * rows_ahead + group) * kMaxParts + team.part();
     SPECFAST_NO_UNROLL
     for (int part = member; part < team.parts(); part += group_size) {
       team.post(part, word, best.key | (best.flag ? 1u : 0u), turn);
@@ -107,10 +110,9 @@ struct GreedyLogits {
   // The prediction of a row that was number `ahead` of the last read.
   template <int kRows, class Team>
   SPECFAST_HD Prediction prediction(Team& team, int64_t, int ahead) const {
-    KeyFlag best = team.largest(mailbox + (turn * kRows + ahead) * kMaxParts, team.parts());
-    int32_t status = best.flag ? kNanLogits : kStatusOk;
+    KeyFlag best = team.largest(mailbox + (turn * rows_ahead + ahead) * kMaxParts, team.parts());
     if (best.key == 0) return {0, false, best.flag ? kNanLogits : kEmptySupport};
-    return {argmax_id(best.key), true, status};
+    return {argmax_id(best.key), true, best.flag ? kNanLogits : kStatusOk};
   }
 
  private:

@@ -26,7 +26,7 @@ namespace specfast {
 //                             on a device it is a multiple of 32): largest key, OR of the flags;
 //                             each thread gets its own group's
 //   KeyFlag largest(keys, n)  largest of n <= 32 scratch keys whose bit 0 is a flag; OR of the
-//                             flags
+//                             flags; no barrier
 //   int min(int), int sum(int), int64_t sum(int64_t)   over one part; same on all threads
 //   int count(bool)           threads of this part that say true; same on all threads
 //   KeyRange union_of(range)  from the lowest to the highest of one part; same on all threads
@@ -36,9 +36,10 @@ namespace specfast {
 //   void atomic_min(int*, int)   on scratch
 //
 // Collectives are called by every thread of the part, on paths chosen by values that are equal on
-// all threads. Each is also a barrier: what the part wrote before it can be read after it. Bodies
-// use nothing else to communicate: no shuffles, no ballots, no early return before a barrier.
-// Floating-point sums are not here because their order must not depend on the team.
+// all threads. Each that speaks of a part is also a barrier: what the part wrote before it can be
+// read after it. Bodies use nothing else to communicate: no shuffles, no ballots, no early return
+// before a barrier. Floating-point sums are not here because their order must not depend on the
+// team.
 struct KeyFlag {
   uint64_t key;
   bool flag;
@@ -101,6 +102,7 @@ class SerialTeam {
     blocks_.emplace_back(sizeof(T) * static_cast<size_t>(n) + 16);
     return reinterpret_cast<T*>(blocks_.back().data());
   }
+
   KeyFlag max_key(uint64_t key, bool flag, int) { return {key, flag}; }
   KeyFlag largest(const uint64_t* keys, int n) { return largest_flagged_key(keys, n); }
   int min(int value) { return value; }

@@ -39,6 +39,24 @@ TEST(chain_on_threads_equals_serial) { threads_equal_serial<1>(); }
 TEST(chain_reading_two_rows_ahead_equals_serial) { threads_equal_serial<2>(); }
 TEST(chain_reading_four_rows_ahead_equals_serial) { threads_equal_serial<4>(); }
 
+// One token in the vocabulary: everything is accepted.
+AcceptCase all_accepted() {
+  AcceptCase c(1, 7, 1, 0, false);
+  c.verify_lens[0] = 7;
+  c.target_predict.assign(7, 0);
+  return c;
+}
+TEST(trimmed_rows_leave_the_mailbox_of_the_last_read_alone) {
+  // Two reads of two rows up to the cut, then single rows for the statistic. Few threads, so that
+  // ThreadSanitizer remembers every access.
+  AcceptCase serial = all_accepted();
+  serial.verify_lens[0] = 4;
+  AcceptCase threads = serial;
+  accept_chain_cpu({serial.params(), serial.logit_rows()});
+  accept_on_threads<2>(threads, GreedyLogits<float>{threads.logits.data(), threads.stride, 1}, 2);
+  CHECK_EQ(threads.record(), serial.record());
+}
+
 TEST(empty_batch_writes_nothing) {
   AcceptCase c(1, 3, 4, 0, false);
   std::vector<int32_t> before = c.record();
@@ -48,14 +66,7 @@ TEST(empty_batch_writes_nothing) {
   CHECK_EQ(c.record(), before);
 }
 
-// One token in the vocabulary: everything is accepted. Barrier 0 publishes the links, barrier 1 the
-// first row's keys.
-AcceptCase all_accepted() {
-  AcceptCase c(1, 7, 1, 0, false);
-  c.verify_lens[0] = 7;
-  c.target_predict.assign(7, 0);
-  return c;
-}
+// Barrier 0 publishes the links, barrier 1 the first row's keys.
 PLANTED_FAULT(chain_without_the_links_barrier) {
   AcceptCase c = all_accepted();
   accept_on_threads<1>(c, GivenPredictions{{c.target_predict.data(), false}, c.V}, kThreads, 0);
