@@ -62,6 +62,10 @@ class ArgChecks {
     STD_TORCH_CHECK(value >= low && value <= high, op_, ": expected ", name, " in [", low, ", ",
                     high, "], got ", value);
   }
+  void require_fraction(const char* name, double value) const {
+    STD_TORCH_CHECK(value >= 0.0 && value <= 1.0, op_, ": expected ", name, " in [0, 1], got ",
+                    value);
+  }
 
  private:
   friend class TensorArg;
@@ -138,6 +142,15 @@ class TensorArg {
     if (tensor_ == nullptr) return *this;
     STD_TORCH_CHECK(tensor_->is_contiguous(), args_.op_, ": expected ", name_,
                     " to be contiguous, got strides [", strides_text(), "]");
+    return *this;
+  }
+
+  // For elements that are read several at once.
+  TensorArg& aligned(int64_t bytes) {
+    if (tensor_ == nullptr) return *this;
+    int64_t past = reinterpret_cast<uintptr_t>(tensor_->const_data_ptr()) % bytes;
+    STD_TORCH_CHECK(past == 0, args_.op_, ": expected ", name_, " to start at a multiple of ",
+                    bytes, " bytes, got an address ", past, " past one");
     return *this;
   }
 
