@@ -44,13 +44,14 @@ IMPORTS = {
     "_library": set(),
     "records": {"status"},
     "kv_layout": set(),
-    "reference": {"kv_layout", "records", "status"},
-    "ops": {"kv_layout", "records", "status"},
+    "sampling": set(),
+    "reference": {"kv_layout", "records", "sampling", "status"},
+    "ops": {"kv_layout", "records", "sampling", "status"},
     "models": set(),
-    "drafters": {"ops", "records", "status"},
-    "engine": {"drafters", "kv_layout", "ops", "records", "status"},
+    "drafters": {"ops", "records", "sampling", "status"},
+    "engine": {"drafters", "kv_layout", "ops", "records", "sampling", "status"},
 }
-TORCH_ONLY = {"status", "_library", "records", "kv_layout", "reference", "ops"}
+TORCH_ONLY = {"status", "_library", "records", "kv_layout", "sampling", "reference", "ops"}
 
 
 def sources(*patterns: str) -> Iterator[tuple[str, str]]:

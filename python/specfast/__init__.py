@@ -10,6 +10,15 @@ _library.load()
 from specfast import drafters, ops, reference  # noqa: E402
 from specfast.kv_layout import KvBuffer, KvLayout  # noqa: E402
 from specfast.records import AcceptRecord, FinishRules, TreeRecord  # noqa: E402
+from specfast.sampling import (  # noqa: E402
+    Coins,
+    LogitEdits,
+    Proposal,
+    RowKind,
+    RowRecord,
+    SampledRows,
+    SamplingRules,
+)
 from specfast.status import FinishReason, Status  # noqa: E402
 
 if TYPE_CHECKING:
@@ -19,6 +28,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AcceptRecord",
+    "Coins",
     "Engine",
     "FinishReason",
     "FinishRules",
@@ -26,7 +36,13 @@ __all__ = [
     "GenerationParams",
     "KvBuffer",
     "KvLayout",
+    "LogitEdits",
+    "Proposal",
     "RoundOutput",
+    "RowKind",
+    "RowRecord",
+    "SampledRows",
+    "SamplingRules",
     "Status",
     "TreeRecord",
     "__version__",

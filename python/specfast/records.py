@@ -55,12 +55,15 @@ class AcceptRecord:
     status : int32 [B]                specfast.Status bits
     cap_trim_lens : int32 [B]         drafts that matched past ``verify_lens``, a statistic; None
                                       unless asked for
+    logprobs : float32 [B, S]         natural logarithm of each emitted token's probability, 0
+                                      elsewhere; None unless asked for
     """
 
     per_request: Tensor
     per_step: Tensor
     predict: Tensor
     slots: Tensor | None
+    logprobs: Tensor | None = None
 
     @property
     def num_correct_drafts(self) -> Tensor:
@@ -120,6 +123,7 @@ class AcceptRecord:
         *,
         slots_dtype: torch.dtype | None = None,
         cap_trim: bool = False,
+        logprobs: bool = False,
     ) -> AcceptRecord:
         """Allocate a record, uninitialised; ops write every element."""
 
@@ -134,6 +138,9 @@ class AcceptRecord:
             per_step=int32(3, batch_size, width),
             predict=int32(num_rows),
             slots=slots,
+            logprobs=torch.empty(batch_size, width, dtype=torch.float32, device=device)
+            if logprobs
+            else None,
         )
 
 

@@ -162,4 +162,4 @@ def _unpacked(packed: Tensor, batch_size: int, width: int, num_rows: int) -> Acc
 def _record_shapes(batch_size: int, width: int, num_rows: int) -> list[torch.Size]:
     """Of a record's tensors, in the order of its fields; asked from a record without memory."""
     record = AcceptRecord.empty(batch_size, width, num_rows, "meta", slots_dtype=torch.int32)
-    return [tensor.shape for tensor in vars(record).values()]
+    return [tensor.shape for tensor in vars(record).values() if tensor is not None]
