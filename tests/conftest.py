@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import hypothesis
 import pytest
 import torch
 from registered_ops import registered_ops
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 # The same examples on every run: a failure here is a failure everywhere.
 hypothesis.settings.register_profile("specfast", derandomize=True, deadline=None)
@@ -49,3 +54,11 @@ def device(request: pytest.FixtureRequest) -> str:
             pytest.fail(missing)
         pytest.skip(missing)
     return request.param
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    # transformers takes seconds to import, and most tests do without.
+    from tiny_tokenizer import make_tokenizer
+
+    return make_tokenizer()

@@ -48,10 +48,28 @@ IMPORTS = {
     "reference": {"kv_layout", "records", "sampling", "status"},
     "ops": {"kv_layout", "records", "sampling", "status"},
     "models": set(),
-    "drafters": {"ops", "records", "sampling", "status"},
-    "engine": {"drafters", "kv_layout", "ops", "records", "sampling", "status"},
+    "sampling_params": set(),
+    "drafters": {"ops", "records", "sampling", "sampling_params", "status"},
+    "engine": {
+        "drafters",
+        "kv_layout",
+        "ops",
+        "records",
+        "sampling",
+        "sampling_params",
+        "status",
+    },
 }
-TORCH_ONLY = {"status", "_library", "records", "kv_layout", "sampling", "reference", "ops"}
+TORCH_ONLY = {
+    "status",
+    "_library",
+    "records",
+    "kv_layout",
+    "sampling",
+    "sampling_params",
+    "reference",
+    "ops",
+}
 
 
 def sources(*patterns: str) -> Iterator[tuple[str, str]]:

@@ -19,10 +19,11 @@ from specfast.sampling import (  # noqa: E402
     SampledRows,
     SamplingRules,
 )
+from specfast.sampling_params import SamplingParams  # noqa: E402
 from specfast.status import FinishReason, Status  # noqa: E402
 
 if TYPE_CHECKING:
-    from specfast.engine import Engine, Generation, GenerationParams, RoundOutput
+    from specfast.engine import Engine, Generation, RoundOutput
 
 __version__ = "0.1.0"
 
@@ -33,7 +34,6 @@ __all__ = [
     "FinishReason",
     "FinishRules",
     "Generation",
-    "GenerationParams",
     "KvBuffer",
     "KvLayout",
     "LogitEdits",
@@ -42,6 +42,7 @@ __all__ = [
     "RowKind",
     "RowRecord",
     "SampledRows",
+    "SamplingParams",
     "SamplingRules",
     "Status",
     "TreeRecord",

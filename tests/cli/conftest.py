@@ -7,33 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from specfast.cli.target import DtypeName, TargetModel
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tiny_tokenizer import make_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 CONTEXT = 96
-CHAT_TEMPLATE = (
-    "{% for m in messages %}"
-    "{% if m['role'] == 'critic' %}{{ raise_exception('no critics here') }}{% endif %}"
-    "<|user|>{{ m['content'] }}{% endfor %}<|end|>"
-)
-
-
-def make_tokenizer() -> PreTrainedTokenizerFast:
-    """Bytes, a few merges, and two special tokens: <|end|> is 0."""
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    special = [AddedToken("<|end|>", special=True), AddedToken("<|user|>", special=True)]
-    trainer = trainers.BpeTrainer(
-        vocab_size=280,
-        special_tokens=special,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    bpe.train_from_iterator(["the hash of the key is the index of the slot"] * 9, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=bpe, eos_token="<|end|>", chat_template=CHAT_TEMPLATE
-    )
 
 
 def make_model(vocab_size: int) -> LlamaForCausalLM:
@@ -53,11 +30,6 @@ def make_model(vocab_size: int) -> LlamaForCausalLM:
         eos_token_id=0,
     )
     return LlamaForCausalLM(config).eval()
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> PreTrainedTokenizerFast:
-    return make_tokenizer()
 
 
 @pytest.fixture(scope="session")

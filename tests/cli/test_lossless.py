@@ -9,10 +9,10 @@ import torch
 from specfast.cli import lossless
 from specfast.cli.lossless import TIE, LosslessCheck, check_lossless
 from specfast.cli.target import DtypeName, TargetModel
-from specfast.engine import GenerationParams
+from specfast.sampling_params import SamplingParams
 
 PROMPT = [70, 71, 72]
-PARAMS = GenerationParams(max_new_tokens=8, eos_token_ids=(0,))
+PARAMS = SamplingParams(max_new_tokens=8, eos_token_ids=(0,))
 
 
 def greedy(target: TargetModel, prompt: list[int], length: int) -> list[int]:

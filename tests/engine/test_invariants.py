@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from engine.models import tiny_model
-from specfast import AcceptRecord, FinishReason
+from specfast import AcceptRecord, FinishReason, SamplingParams
 from specfast.drafters import DraftBatch
-from specfast.engine import Engine, GenerationParams
+from specfast.engine import Engine
 from specfast.engine.invariants import check_pages, check_round
 from specfast.engine.pool import KvShape, PagedKvPool
 from specfast.engine.requests import Request
@@ -31,8 +31,8 @@ def pool() -> PagedKvPool:
 def committed_round() -> tuple[list[Request], AcceptRecord]:
     """Prefixes of 10 and 3, windows of 2 and 5 rows; 1 and 3 rows are committed."""
     requests = [
-        Request(0, GenerationParams(), list(range(12)), 2, 99, 0, 11, [5, 0, 2]),
-        Request(1, GenerationParams(), [0, 0, 0, 0, 31, 32, 33], 2, 99, 0, 6, [1, 7]),
+        Request(0, SamplingParams(), list(range(12)), 2, 99, 0, 11, [5, 0, 2]),
+        Request(1, SamplingParams(), [0, 0, 0, 0, 31, 32, 33], 2, 99, 0, 6, [1, 7]),
     ]
     record = AcceptRecord.empty(2, 5, 7, "cpu", slots_dtype=torch.int32)
     for field in (record.per_step, record.predict, record.slots):

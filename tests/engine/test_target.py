@@ -7,9 +7,10 @@ from itertools import chain
 import pytest
 import torch
 from engine.models import plain_logits, random_prompt, tiny_model
+from specfast import SamplingParams
 from specfast.engine.attention import PagedAttention
 from specfast.engine.pool import PagedKvPool, PageTable
-from specfast.engine.requests import GenerationParams, Request
+from specfast.engine.requests import Request
 from specfast.engine.rows import lay_out_rows
 from specfast.engine.target import Target
 from torch import Tensor
@@ -39,7 +40,7 @@ class Paged:
         order = torch.randperm(num_pages, generator=torch.Generator().manual_seed(5)).tolist()
         for i in range(len(lengths)):
             pages = order[i * pages_per_request : (i + 1) * pages_per_request]
-            request = Request(i, GenerationParams(), [], 0, 0, 0, pages=pages)
+            request = Request(i, SamplingParams(), [], 0, 0, 0, pages=pages)
             request.slot = self.table.take_row()
             self.table.write(request.slot, 0, pages)
             self.requests.append(request)

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from specfast.engine import Engine, Generation, GenerationParams, RoundOutput
+from specfast.engine import Engine, Generation, RoundOutput
+from specfast.sampling_params import SamplingParams
 
 OnRound = Callable[[int, RoundOutput], None]
 
@@ -25,7 +26,7 @@ class Decoding:
 def decode(
     engine: Engine,
     prompts: Sequence[list[int]],
-    params: GenerationParams,
+    params: SamplingParams,
     on_round: OnRound = lambda index, output: None,
 ) -> Decoding:
     """Decode ``prompts``; ``on_round`` gets the prompt's index and what the round gave it."""

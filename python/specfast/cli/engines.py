@@ -12,7 +12,8 @@ from specfast.cli.decoding import Decoding, OnRound, decode
 from specfast.cli.errors import CliError
 from specfast.cli.target import TargetModel
 from specfast.drafters import Drafter, NgramDrafter
-from specfast.engine import Engine, GenerationParams, RoundOutput
+from specfast.engine import Engine, RoundOutput
+from specfast.sampling_params import SamplingParams
 
 DRAFTERS = ("ngram", "none")
 WARM_UP_TOKENS = 4
@@ -40,7 +41,7 @@ def run_speculative(
     target: TargetModel,
     options: EngineOptions,
     prompts: Sequence[list[int]],
-    params: GenerationParams,
+    params: SamplingParams,
     on_round: OnRound,
 ) -> Decoding:
     """Decode with the drafter of ``options``."""
@@ -54,7 +55,7 @@ def run_plain(
     target: TargetModel,
     options: EngineOptions,
     prompts: Sequence[list[int]],
-    params: GenerationParams,
+    params: SamplingParams,
     console: Console,
 ) -> Decoding:
     """Decode without drafts, everything else being equal; a bar on ``console`` shows how far."""
@@ -72,7 +73,7 @@ def _run(
     drafter: Drafter | None,
     options: EngineOptions,
     prompts: Sequence[list[int]],
-    params: GenerationParams,
+    params: SamplingParams,
     on_round: OnRound,
 ) -> Decoding:
     engine = Engine(
@@ -85,7 +86,7 @@ def _run(
         check_invariants=options.check_invariants,
     )
     # What happens once per process or per engine is no decoding speed.
-    decode(engine, prompts[:1], GenerationParams(max_new_tokens=WARM_UP_TOKENS))
+    decode(engine, prompts[:1], SamplingParams(max_new_tokens=WARM_UP_TOKENS))
     return decode(engine, prompts, params, on_round)
 
 
@@ -93,7 +94,7 @@ def _num_pages(
     target: TargetModel,
     options: EngineOptions,
     prompts: Sequence[list[int]],
-    params: GenerationParams,
+    params: SamplingParams,
 ) -> int:
     """Room for the longest requests that can run at once: a whole context may be far too much."""
     longest = sorted((len(ids) for ids in prompts), reverse=True)[: options.max_batch_size]

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.progress import track
 
 from specfast.cli.decoding import Decoding
-from specfast.cli.detokenizer import decode_text
 from specfast.cli.engines import EngineOptions, run_plain, run_speculative
 from specfast.cli.errors import FAILED, CliError, ends_cleanly
 from specfast.cli.lossless import LosslessCheck, check_lossless
@@ -22,7 +21,8 @@ from specfast.cli.target import DeviceName, DtypeName, TargetModel, choose_devic
 from specfast.cli.transcript import Transcript
 from specfast.cli.verdict import print_verdict
 from specfast.cli.versions import device_name, versions
-from specfast.engine import GenerationParams
+from specfast.engine.detokenizer import decode_text
+from specfast.sampling_params import SamplingParams
 
 
 @ends_cleanly
@@ -91,7 +91,7 @@ def generate(
     stderr = Console(stderr=True, highlight=False, markup=False)
     target = load_target(model, choose_device(device), dtype, stderr)
     prompt_ids = [tokenize(p, target, raw=raw) for p in prompts]
-    params = GenerationParams(
+    params = SamplingParams(
         max_new_tokens=max_new_tokens, eos_token_ids=target.eos_token_ids, ignore_eos=ignore_eos
     )
 
@@ -129,7 +129,7 @@ def _check_all(
     target: TargetModel,
     speculative: Decoding,
     plain: Decoding,
-    params: GenerationParams,
+    params: SamplingParams,
     console: Console,
 ) -> list[LosslessCheck]:
     pairs = list(zip(speculative.generations, plain.generations, strict=True))

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from specfast.cli.target import DtypeName, TargetModel
-from specfast.engine import GenerationParams
+from specfast.sampling_params import SamplingParams
 
 TIE = 1e-4
 
@@ -74,7 +74,7 @@ def check_lossless(
     prompt_ids: list[int],
     token_ids: list[int],
     plain_token_ids: list[int],
-    params: GenerationParams,
+    params: SamplingParams,
 ) -> LosslessCheck:
     """Judge the output ``token_ids``, which plain decoding gave as ``plain_token_ids``."""
     logits = teacher_forced_logits(target, prompt_ids, token_ids)
@@ -143,7 +143,7 @@ def _first_difference(
     return None
 
 
-def _ends_wrongly(token_ids: list[int], room: int, params: GenerationParams) -> bool:
+def _ends_wrongly(token_ids: list[int], room: int, params: SamplingParams) -> bool:
     """Is the output anything but all tokens up to the first EOS or the limit?"""
     limit = min(params.max_new_tokens, room)
     ends = () if params.ignore_eos else params.eos_token_ids

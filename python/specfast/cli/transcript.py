@@ -10,8 +10,8 @@ from rich.style import Style
 from rich.text import Text
 from transformers import PreTrainedTokenizerBase
 
-from specfast.cli.detokenizer import StreamingDetokenizer
 from specfast.engine import RoundOutput
+from specfast.engine.detokenizer import StreamingDetokenizer
 from specfast.status import FinishReason
 
 DRAFT_STYLE = Style(color="green", underline=True)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import operator
+import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specfast.drafters.base import DraftBatch, Drafter, PlainDecoding
+from specfast.engine.detokenizer import StoppingDetokenizer
 from specfast.engine.invariants import check_pages, check_round
 from specfast.engine.pool import PagedKvPool, PageTable
-from specfast.engine.requests import Generation, GenerationParams, Request, RoundOutput
+from specfast.engine.requests import Generation, Request, RoundOutput
 from specfast.engine.target import Target
 from specfast.engine.verifier import Verifier
 from specfast.records import AcceptRecord
-from specfast.status import Status
+from specfast.sampling_params import SamplingParams, derived_seed
+from specfast.status import FinishReason, Status
 
 # What the default pool has room for: one long request, or a full batch of usual ones.
 _LONG_REQUEST_TOKENS = 16384
@@ -44,6 +48,12 @@ class Engine:
         ``max_batch_size`` requests, at least 16384, but no more than their contexts hold.
     verify_width : int
         Rows verified per request and round at most, the anchor included.
+    seed : int, optional
+        From which requests that bring no seed get theirs: request number n the one that
+        :func:`~specfast.sampling_params.derived_seed` gives, no two of them equal. Drawn at random
+        if absent, and then kept in ``engine.seed``.
+    tokenizer : transformers tokenizer, optional
+        Finds stop strings; needed for requests that have some.
     check_invariants : bool
         Check the invariants of a round after each one, on the host; a violation raises
         RuntimeError.
@@ -70,6 +80,8 @@ class Engine:
         page_size: int = 16,
         num_pages: int | None = None,
         verify_width: int = 8,
+        seed: int | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
         check_invariants: bool = True,
     ) -> None:
         for name, value in (
@@ -80,9 +92,13 @@ class Engine:
         ):
             if value < 1:
                 raise ValueError(f"Engine: expected {name} >= 1, got {value}")
+        if seed is not None and not 0 <= seed < 2**64:
+            raise ValueError(f"Engine: expected seed in [0, 2^64), got {seed}")
         self.target = Target(target)
         self.drafter = drafter or PlainDecoding()
         self.verify_width = verify_width
+        self.seed = secrets.randbits(64) if seed is None else seed
+        self._tokenizer = tokenizer
         self.check_invariants = check_invariants
         if num_pages is None:
             num_pages = _default_pages(self.target.context_length, max_batch_size, page_size)
@@ -109,18 +125,22 @@ class Engine:
         """Whether a request is waiting or running."""
         return bool(self._waiting or self._running)
 
-    def add_request(self, prompt_ids: Sequence[int], params: GenerationParams | None = None) -> int:
+    def add_request(self, prompt_ids: Sequence[int], params: SamplingParams | None = None) -> int:
         """Queue a prompt and return the request's id.
 
         Raises
         ------
         ValueError
             An empty prompt, an id outside the vocabulary, or a prompt that leaves the context no
-            room for a new token.
+            room for a new token; params that this engine cannot follow.
         """
         request = self._new_request(prompt_ids, params)
         self._waiting.append(request)
         return request.request_id
+
+    def seed_of(self, request_id: int, params: SamplingParams) -> int:
+        """The seed that the request uses: its own, or what the engine's seed gives it."""
+        return derived_seed(self.seed, request_id) if params.seed is None else params.seed
 
     @torch.inference_mode()
     def step(self) -> list[RoundOutput]:
@@ -145,7 +165,7 @@ class Engine:
     def generate(
         self,
         prompts: Sequence[Sequence[int]],
-        params: GenerationParams | None = None,
+        params: SamplingParams | None = None,
         on_round: Callable[[RoundOutput], None] | None = None,
     ) -> list[Generation]:
         """Decode all prompts to their ends; ``on_round`` sees every output as it is decided.
@@ -163,8 +183,8 @@ class Engine:
                     generations[output.request_id].append(output)
         return list(generations.values())
 
-    def _new_request(self, prompt_ids: Sequence[int], params: GenerationParams | None) -> Request:
-        params = params or GenerationParams()
+    def _new_request(self, prompt_ids: Sequence[int], params: SamplingParams | None) -> Request:
+        params = params or SamplingParams()
         prompt = [operator.index(token) for token in prompt_ids]
         if not prompt:
             raise ValueError("expected a prompt of at least one token, got none")
@@ -178,6 +198,7 @@ class Engine:
                 f"expected a prompt of at most {self.context_length - 1} tokens "
                 f"(the context holds {self.context_length}), got {len(prompt)}"
             )
+        self._check_params(params)
         max_len = min(len(prompt) + params.max_new_tokens, self.context_length)
         longest = min(max_len + self.verify_width, self.context_length)
         self._num_requests += 1
@@ -188,7 +209,20 @@ class Engine:
             num_prompt_tokens=len(prompt),
             max_len=max_len,
             reserved_pages=self.pool.pages_for(longest),
+            seed=self.seed_of(self._num_requests - 1, params),
+            text=self._detokenizer(params),
         )
+
+    def _check_params(self, params: SamplingParams) -> None:
+        if not params.is_plain_greedy or params.logprobs is not None:
+            raise ValueError("expected greedy params without penalties: nothing else is available")
+        if params.stop and self._tokenizer is None:
+            raise ValueError("expected an engine with a tokenizer for stop strings, got none")
+
+    def _detokenizer(self, params: SamplingParams) -> StoppingDetokenizer | None:
+        if self._tokenizer is None or not params.stop:
+            return None
+        return StoppingDetokenizer(self._tokenizer, params.stop, params.min_new_tokens)
 
     def _admit(self) -> None:
         """Take from the queue, in order, what fits beside the running requests."""
@@ -262,6 +296,10 @@ class Engine:
             request.committed_len = new_len
         if self.check_invariants:
             check_round(requests, prefix_lens, verify_lens, record, self.pool)
+        outputs = [
+            _until_stop_string(request, output)
+            for request, output in zip(requests, outputs, strict=True)
+        ]
         for request, output in zip(requests, outputs, strict=True):
             if output.finish_reason:
                 self._finish(request)
@@ -275,6 +313,22 @@ class Engine:
         self._page_table.return_row(request.slot)
         self._running.remove(request)
         self.drafter.release(request.request_id)
+
+
+def _until_stop_string(request: Request, output: RoundOutput) -> RoundOutput:
+    """Drop what comes after a stop string; the request ends, so its KV does not matter."""
+    length = None if request.text is None else request.text.push_all(output.token_ids)
+    if length is None:
+        return output
+    reason = output.finish_reason
+    if length < len(output.token_ids) or reason in (FinishReason.NOT_FINISHED, FinishReason.LENGTH):
+        reason = FinishReason.STOP
+    return replace(
+        output,
+        token_ids=output.token_ids[:length],
+        num_accepted=min(output.num_accepted, length),
+        finish_reason=reason,
+    )
 
 
 def _check_draft(draft: DraftBatch, batch_size: int, verify_width: int) -> None:

@@ -4,43 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from specfast.engine.detokenizer import StoppingDetokenizer
+from specfast.sampling_params import SamplingParams
 from specfast.status import FinishReason, Status
-
-# Ids and counts reach the ops as int32.
-_INT32_MAX = 2**31 - 1
-
-
-@dataclass(frozen=True)
-class GenerationParams:
-    """How long one request may go on. Decoding is greedy.
-
-    max_new_tokens : emitted tokens at most; the model's context may end the request earlier
-    min_new_tokens : before so many, neither EOS nor a stop id ends the request
-    eos_token_ids : end the request with reason EOS, unless ``ignore_eos``
-    stop_token_ids : end the request with reason STOP
-    ignore_eos : ``eos_token_ids`` end nothing
-
-    Raises ValueError for a length out of range or a negative id.
-    """
-
-    max_new_tokens: int = 128
-    min_new_tokens: int = 0
-    eos_token_ids: tuple[int, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-
-    def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise ValueError(f"expected max_new_tokens >= 1, got {self.max_new_tokens}")
-        if not 0 <= self.min_new_tokens <= self.max_new_tokens:
-            raise ValueError(
-                f"expected min_new_tokens in [0, {self.max_new_tokens}], got {self.min_new_tokens}"
-            )
-        if self.min_new_tokens > _INT32_MAX:
-            raise ValueError(f"expected min_new_tokens < 2^31, got {self.min_new_tokens}")
-        for name in ("eos_token_ids", "stop_token_ids"):
-            if not all(0 <= token <= _INT32_MAX for token in getattr(self, name)):
-                raise ValueError(f"expected {name} in [0, 2^31), got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -86,10 +52,12 @@ class Request:
     pages : of the KV pool, in order of position; they hold ``len(pages) * page_size`` positions,
             the *allocated* length, which never shrinks before the request ends
     slot : row of the page table
+    seed : of its random numbers, its own or the engine's choice
+    text : looks for stop strings, if there are any
     """
 
     request_id: int
-    params: GenerationParams
+    params: SamplingParams
     token_ids: list[int]
     num_prompt_tokens: int
     max_len: int
@@ -97,6 +65,8 @@ class Request:
     committed_len: int = 0
     pages: list[int] = field(default_factory=list)
     slot: int = -1
+    seed: int = 0
+    text: StoppingDetokenizer | None = None
 
     @property
     def num_new_tokens(self) -> int:

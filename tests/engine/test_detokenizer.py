@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from specfast.cli.detokenizer import REPLACEMENT, StreamingDetokenizer, decode_text
+from specfast.engine.detokenizer import REPLACEMENT, StreamingDetokenizer, decode_text
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
