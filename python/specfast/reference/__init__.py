@@ -3,6 +3,7 @@
 from specfast.reference.accept import accept_chain as accept_chain
 from specfast.reference.accept import accept_tree as accept_tree
 from specfast.reference.relocate import relocate_kv as relocate_kv
+from specfast.reference.sample import sample_rows as sample_rows
 from specfast.reference.tree import build_tree as build_tree
 from specfast.reference.tree import select_and_build_tree as select_and_build_tree
 from specfast.reference.tree import select_draft_tokens as select_draft_tokens
