@@ -11,11 +11,8 @@ struct TailInputs {
   SPECFAST_HD TailInputs(Team& team, const AcceptParams& p, int b, const Window& window) {
     if (team.part() != 0) return;
     const FinishParams& finish = p.finish;
-    prefix_len = p.prefix_lens[b];
-    if (prefix_len < 0 || prefix_len > INT32_MAX - p.width) {
-      prefix_len = 0;
-      status |= kBadParam;
-    }
+    prefix_len = legal_prefix_len(p, b);
+    if (prefix_len != p.prefix_lens[b]) status |= kBadParam;
     if (finish.max_tokens_left != nullptr) limit = max_of(finish.max_tokens_left[b], 0);
     if (finish.min_tokens_left != nullptr) minimum = finish.min_tokens_left[b];
     if (finish.ignore_eos != nullptr) ignore_eos = finish.ignore_eos[b] != 0;
@@ -88,10 +85,10 @@ SPECFAST_HD void clear_predict(Team& team, const AcceptParams& p, int b, const W
   }
 }
 
-// Writes the whole record of one request. One part runs it.
+// Writes the whole record of one request and returns its commit_len. One part runs it.
 template <class Team>
-SPECFAST_HD void write_record(Team& team, const AcceptParams& p, int b, const Window& window,
-                              const TailInputs<Team>& in, const Path& path) {
+SPECFAST_HD int32_t write_record(Team& team, const AcceptParams& p, int b, const Window& window,
+                                 const TailInputs<Team>& in, const Path& path) {
   clear_predict(team, p, b, window);
   team.sync_part();  // rank 0 wrote the path; predict is clear
   Truncation cut{0, kNotFinished};
@@ -122,6 +119,7 @@ SPECFAST_HD void write_record(Team& team, const AcceptParams& p, int b, const Wi
     p.finish_reason[b] = cut.reason;
     p.status[b] = in.status | window.status | path.status;
   }
+  return cut.commit_len;
 }
 
 }  // namespace specfast

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <climits>
+
 #include "core/accept_params.h"
 #include "core/greedy_rows.h"
 #include "core/status.h"
@@ -30,6 +32,12 @@ SPECFAST_HD Window request_window(const AcceptParams& p, int b) {
   window.verified = clamp_to(wanted, 0, min_of(window.rows, p.num_nodes));
   if (window.verified != wanted) window.status |= kBadParam;
   return window;
+}
+
+// Committed length of a request; 0 if what is given cannot be one.
+SPECFAST_HD int32_t legal_prefix_len(const AcceptParams& p, int b) {
+  int32_t prefix_len = p.prefix_lens[b];
+  return prefix_len < 0 || prefix_len > INT32_MAX - p.width ? 0 : prefix_len;
 }
 
 // A draft token as the walk compares it: bad ids are kNoToken.

@@ -104,9 +104,42 @@ class BlockTeam {
   }
 
   __device__ void atomic_min(int32_t* target, int32_t value) { atomicMin(target, value); }
+  __device__ void atomic_or(uint32_t* target, uint32_t bits) { atomicOr(target, bits); }
+  __device__ int32_t atomic_add(int32_t* target, int32_t value) { return atomicAdd(target, value); }
+
+  __device__ int lane() const { return threadIdx.x % 32; }
+  __device__ int lanes() const { return 32; }
+  __device__ int subgroup() const { return warp(); }
+  __device__ int subgroups() const { return warps(); }
+  __device__ uint64_t lane_sum(uint64_t value) {
+    return static_cast<uint64_t>(warp_sum(static_cast<int64_t>(value)));
+  }
+  __device__ uint64_t lane_prefix(uint64_t value, uint64_t* total) {
+    uint64_t running = value;
+    for (int step = 1; step < 32; step *= 2) {
+      uint64_t before = __shfl_up_sync(~0u, running, step);
+      if (lane() >= step) running += before;
+    }
+    *total = __shfl_sync(~0u, running, 31);
+    return running - value;
+  }
+  // Each warp has its own share of n: a little lower than the n-th of all, and much cheaper.
+  __device__ uint32_t lower_bound_of_nth(uint32_t order, int n) {
+    int share = max_of(ceil_div(n, warps()), 1);
+    uint32_t bound = 0;
+    if (share <= 32) {
+      int larger = 0;
+      for (int step = 1; step < 32; ++step) {
+        uint32_t other = __shfl_xor_sync(~0u, order, step);
+        larger += other > order || (other == order && (lane() ^ step) < lane()) ? 1 : 0;
+      }
+      unsigned chosen = __ballot_sync(~0u, larger == share - 1);
+      bound = __shfl_sync(~0u, order, __ffs(chosen) - 1);
+    }
+    return union_of({bound, bound}).lowest;
+  }
 
  private:
-  __device__ int lane() const { return threadIdx.x % 32; }
   __device__ int warp() const { return threadIdx.x / 32; }
   __device__ int warps() const { return (blockDim.x + 31) / 32; }
 

@@ -1,8 +1,7 @@
 #pragma once
 
-#include <cmath>
-
 #include "core/accept_params.h"
+#include "core/argmax_key.h"
 #include "core/status.h"
 #include "core/team.h"
 
@@ -14,24 +13,6 @@ struct Prediction {
   bool valid;
   int32_t status;
 };
-
-constexpr int kMaxParts = 16;
-
-// Keys that compare like (value, -id): the largest key is the largest value, lowest id on ties.
-// -0.0 equals 0.0; -inf and NaN are 0, below every key. Bit 0 is free for a flag.
-SPECFAST_HD uint64_t argmax_key(float value, int32_t id) {
-  if (!(value > -INFINITY)) return 0;
-  float canonical = value + 0.0f;
-  uint32_t bits;
-  memcpy(&bits, &canonical, sizeof(bits));
-  uint32_t order = (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
-  uint32_t low = static_cast<uint32_t>(INT32_MAX - id) << 1;
-  return (static_cast<uint64_t>(order) << 32) | low;
-}
-
-SPECFAST_HD int32_t argmax_id(uint64_t key) {
-  return INT32_MAX - static_cast<int32_t>(static_cast<uint32_t>(key) >> 1);
-}
 
 // This thread's share of a row: the best key of its elements, and whether one of them is NaN.
 template <class T>

@@ -1,27 +1,80 @@
 #pragma once
 
-#include "core/accept_params.h"
-#include "core/sampling_params.h"
+#include "core/accept_tail.h"
+#include "core/row_form.h"
+#include "core/sampled_walk.h"
 
 namespace specfast {
 
-// Links of the drafts; a chain has none: node i + 1 follows node i.
-struct DraftLinks {
-  const int32_t* retrieve_next_token;    // [B, N] first child, -1 = leaf; or null: a chain
-  const int32_t* retrieve_next_sibling;  // [B, N] -1 = last
-  const int32_t* retrieve_index;         // [B, N] verify row of the node, or null: base + node
+// Sampled accept of one request: the walk, then the tail that all rules share.
+template <class T, bool kEdited, class Rule>
+struct SampledRequest {
+  SampledState<T, kEdited> state;
+  Rule rule;
+  Path path{};
+  float* logprobs = nullptr;  // scratch [S]
+
+  SPECFAST_HD SampledRequest(const SampledAcceptParams& p, int b, int32_t tiles_to_keep)
+      : state(p, b, tiles_to_keep), rule() {}
+
+  template <class Arena>
+  SPECFAST_HD void place(Arena& arena) {
+    state.place(arena);
+    path.place(arena, state.p.accept);
+    if (state.p.logprobs.logprobs != nullptr) {
+      logprobs = arena.template scratch<float>(state.p.accept.width);
+    }
+    rule.place(arena, state.p);
+  }
+
+  template <class Team>
+  SPECFAST_HD void run(Team& team) {
+    const AcceptParams& p = state.p.accept;
+    team.arrive();
+    place(team);
+    state.load(team);
+    TailInputs<Team> tail(team, p, state.b, state.window);
+    if (state.window.verified > 0) {
+      path.status |= state.sampling.status;
+      rule.walk(team, state, path, logprobs);
+    } else {
+      team.wait();
+    }
+    path.status |= state.coin_status;
+    if constexpr (Rule::kStepwise) {
+      if (p.cap_trim_lens != nullptr) {
+        int32_t trimmed = count_trimmed_sampled(team, state, rule, path);
+        if (team.part() == 0 && team.rank() == 0) p.cap_trim_lens[state.b] = trimmed;
+      }
+    }
+    // The last exchange was the last access to another part's scratch: parts may leave.
+    if (team.part() == 0) {
+      int32_t committed = write_record(team, p, state.b, state.window, tail, path);
+      if (logprobs != nullptr) write_logprobs(team, committed);
+    }
+  }
+
+ private:
+  template <class Team>
+  SPECFAST_HD void write_logprobs(Team& team, int32_t committed) {
+    int32_t width = state.p.accept.width;
+    float* out = state.p.logprobs.logprobs + static_cast<int64_t>(state.b) * width;
+    SPECFAST_NO_UNROLL
+    for (int32_t i = team.rank(); i < width; i += team.size()) {
+      out[i] = i < committed ? logprobs[i] : 0.0f;
+    }
+  }
 };
 
-// What every sampled accept takes.
-struct SampledAcceptParams {
-  AcceptParams accept;
-  TargetRows rows;  // logits
-  DraftLinks links;
-  SamplingParams sampling;
-  ProposalParams proposal;  // rules with q
-  float threshold_single;   // target-only, in [0, 1]; both 1: lossless
-  float threshold_acc;
-  LogprobParams logprobs;
-};
+// The whole batch on the calling thread: the CPU ops.
+template <class Rule>
+void sampled_accept_on_cpu(const SampledAcceptParams& p) {
+  with_row_form(p.rows, p.sampling, [&](auto type, auto edited) {
+    for (int b = 0; b < p.accept.batch_size; ++b) {
+      SerialTeam team;
+      SampledRequest<decltype(type), decltype(edited)::value, Rule>(p, b, 0).run(team);
+    }
+  });
+}
 
 }  // namespace specfast

@@ -6,8 +6,8 @@
 
 namespace specfast {
 
-// How each request samples. Null pointers switch a filter or penalty off; what is out of range makes
-// the request greedy and sets kBadParam (docs/numerics.md, "Sampling").
+// How each request samples. Null pointers switch a filter or penalty off; what is out of range
+// makes the request greedy and sets kBadParam (docs/numerics.md, "Sampling").
 struct SamplingParams {
   const float* temperature;         // [B] < 1e-5: greedy
   const int32_t* top_k;             // [B] 0 or -1: off; 1: greedy
@@ -21,13 +21,13 @@ struct SamplingParams {
   // Edits of single logits, per request a range of entries with ascending ids.
   const int32_t* edit_indptr;  // [B + 1], or null: no edits
   const int32_t* edit_ids;     // [num_edits]
-  const int32_t* edit_counts;  // [num_edits] occurrences in the output; 0: only in the prompt; -1: in
-                               // neither (a bias alone)
-  const float* edit_biases;    // [num_edits], or null: 0
+  const int32_t* edit_counts;  // [num_edits] occurrences in the output; 0: only in the prompt; -1:
+                               // in neither (a bias alone)
+  const float* edit_biases;  // [num_edits], or null: 0
   int32_t num_edits;
 
-  const int32_t* token_bitmask;  // [R, token_bitmask_stride] bit id % 32 of word id / 32: 1 = allowed;
-                                 // or null
+  const int32_t* token_bitmask;  // [R, token_bitmask_stride] bit id % 32 of word id / 32: 1 =
+                                 // allowed; or null
   int64_t token_bitmask_stride;  // words between rows
 
   // Coins in place of the request's own random numbers, used exactly; or null.
@@ -64,18 +64,12 @@ struct ProposalParams {
   const float* sparse_values;  // [Q, num_sparse]
   int32_t num_sparse;
 
-  const int32_t* row_of_node;  // [B, N] row of q for the children of a node, -1 = none; or null: b *
-                               // rows_per_request + node
-  int32_t rows_per_request;    // N or N - 1
-  int32_t num_rows;            // Q
-  int32_t vocab_size;          // columns of logits or probs; the target's without a map
-  const int64_t* d2t;          // [vocab_size] target id of draft id i is i + d2t[i], ascending; or null
-};
-
-// Log-probabilities of the emitted tokens, for whoever asks.
-struct LogprobParams {
-  float* logprobs;  // [B, S] natural logarithm, 0 where nothing is emitted; or null
-  bool processed;   // of the filtered distribution; else of softmax(logits) as they come
+  const int32_t* row_of_node;  // [B, N] row of q for the children of a node, -1 = none; or null: b
+                               // * rows_per_request + node
+  int32_t rows_per_request;  // N or N - 1
+  int32_t num_rows;          // Q
+  int32_t vocab_size;        // columns of logits or probs; the target's without a map
+  const int64_t* d2t;  // [vocab_size] target id of draft id i is i + d2t[i], ascending; or null
 };
 
 }  // namespace specfast

@@ -33,13 +33,22 @@ namespace specfast {
 //   CountPair exclusive_count(a, b, CountPair* total)   threads of this part before this one, in
 //                             rank order, that say `a` and that say `b`; total: of the whole part
 //   bool any(bool)            over one part
-//   void atomic_min(int*, int)   on scratch
+//   void atomic_min(int*, int), void atomic_or(uint32_t*, uint32_t), int atomic_add(int*, int)   on
+//                             scratch; the last gives the value before
+//   int lane(), lanes(), subgroup(), subgroups()   a part's threads come in subgroups that run in
+//                             step: warps on a device, single threads elsewhere
+//   uint64_t lane_sum(uint64_t), lane_prefix(uint64_t, uint64_t* total)   over a subgroup: the sum,
+//                             and the sum of the lanes before this one; no barrier
+//   uint32_t lower_bound_of_nth(uint32_t order, int n)   a number that at least n threads of the
+//                             part do not lie below, or 0; same on all threads
 //
 // Collectives are called by every thread of the part, on paths chosen by values that are equal on
 // all threads. Each that speaks of a part is also a barrier: what the part wrote before it can be
 // read after it. Bodies use nothing else to communicate: no shuffles, no ballots, no early return
 // before a barrier. Floating-point sums are not here because their order must not depend on the
 // team.
+constexpr int kMaxParts = 16;
+
 struct KeyFlag {
   uint64_t key;
   bool flag;
@@ -117,6 +126,22 @@ class SerialTeam {
   }
 
   void atomic_min(int32_t* target, int32_t value) { *target = min_of(*target, value); }
+  void atomic_or(uint32_t* target, uint32_t bits) { *target |= bits; }
+  int32_t atomic_add(int32_t* target, int32_t value) {
+    *target += value;
+    return *target - value;
+  }
+
+  int lane() const { return 0; }
+  int lanes() const { return 1; }
+  int subgroup() const { return 0; }
+  int subgroups() const { return 1; }
+  uint64_t lane_sum(uint64_t value) { return value; }
+  uint64_t lane_prefix(uint64_t value, uint64_t* total) {
+    *total = value;
+    return 0;
+  }
+  uint32_t lower_bound_of_nth(uint32_t order, int n) { return n <= 1 ? order : 0; }
 
  private:
   std::vector<std::vector<char>> blocks_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -114,6 +115,32 @@ class ThreadTeam {
     finish();
     *total = all;
     return before;
+  }
+
+  void atomic_or(uint32_t* target, uint32_t bits) {
+    __atomic_fetch_or(target, bits, __ATOMIC_RELAXED);
+  }
+  int32_t atomic_add(int32_t* target, int32_t value) {
+    return __atomic_fetch_add(target, value, __ATOMIC_RELAXED);
+  }
+
+  int lane() const { return 0; }
+  int lanes() const { return 1; }
+  int subgroup() const { return rank_; }
+  int subgroups() const { return size(); }
+  uint64_t lane_sum(uint64_t value) { return value; }
+  uint64_t lane_prefix(uint64_t value, uint64_t* total) {
+    *total = value;
+    return 0;
+  }
+  uint32_t lower_bound_of_nth(uint32_t order, int n) {
+    std::vector<Slot>& slots = publish({order, false, 0});
+    std::vector<uint32_t> orders;
+    for (const Slot& slot : slots) orders.push_back(static_cast<uint32_t>(slot.key));
+    finish();
+    if (n > size()) return 0;
+    std::sort(orders.begin(), orders.end());
+    return orders[size() - max_of(n, 1)];
   }
 
   void atomic_min(int32_t* target, int32_t value) {

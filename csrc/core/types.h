@@ -18,6 +18,13 @@
 #define SPECFAST_NO_UNROLL
 #endif
 
+// Before a loop over registers: it must be unrolled, or the array goes to memory.
+#if defined(__CUDA_ARCH__)
+#define SPECFAST_UNROLL _Pragma("unroll")
+#else
+#define SPECFAST_UNROLL
+#endif
+
 namespace specfast {
 
 constexpr int32_t kNoToken = -1;

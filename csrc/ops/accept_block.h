@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/sampled_request.h"
+#include "core/sampled_state.h"
 
 struct CUstream_st;
 

@@ -1,0 +1,65 @@
+#pragma once
+
+#include "core/team.h"
+
+namespace specfast {
+
+// Exchanges of a few words between the parts of a team, one after the other. Every call is a
+// barrier for the whole team. What it returns stays until the call after the next, if a barrier of
+// the part lies between the last look at it and the next call: the other parts wait for no thread
+// that posts nothing.
+class Exchange {
+ public:
+  static constexpr int kMaxWords = 3;
+
+  template <class Arena>
+  SPECFAST_HD void place(Arena& arena) {
+    mailbox_ = arena.template scratch<uint64_t>(2 * kMaxWords * kMaxParts);
+  }
+
+  // Every part gives words[0..kWords), the same on all its threads, and gets those of all parts:
+  // word w of part p is at [w * kMaxParts + p].
+  template <int kWords, class Team>
+  SPECFAST_HD const uint64_t* all_gather(Team& team, const uint64_t (&words)[kWords]) {
+    uint64_t* slot = next_slot(team);
+    SPECFAST_NO_UNROLL
+    for (int part = team.rank(); part < team.parts(); part += team.size()) {
+      for (int w = 0; w < kWords; ++w) {
+        team.post(part, slot + w * kMaxParts + team.part(), words[w], turn_);
+      }
+    }
+    team.collect(kWords * team.parts(), turn_);
+    return slot;
+  }
+
+  // Every part gives its n_mine words as number `first` and following of `all`, which has n_all
+  // words on every part.
+  template <class Team>
+  SPECFAST_HD void gather_list(Team& team, const uint64_t* mine, int n_mine, int first,
+                               uint64_t* all, int n_all) {
+    team.sync_part();  // the list is whole, and the last answer has been read
+    next_slot(team);
+    SPECFAST_NO_UNROLL
+    for (int i = team.rank(); i < n_mine * team.parts(); i += team.size()) {
+      int word = i / team.parts();
+      team.post(i - word * team.parts(), all + first + word, mine[word], turn_);
+    }
+    team.collect(n_all, turn_);
+  }
+
+ private:
+  // The first exchange waits until every part has started.
+  template <class Team>
+  SPECFAST_HD uint64_t* next_slot(Team& team) {
+    if (!started_) team.wait();
+    started_ = true;
+    turn_ ^= 1;
+    return mailbox_ + turn_ * kMaxWords * kMaxParts;
+  }
+
+  uint64_t* mailbox_ = nullptr;  // scratch [2, kMaxWords, kMaxParts]
+  int turn_ = 0;
+  bool started_ = false;
+};
+
+}  // namespace specfast

@@ -1,0 +1,166 @@
+#pragma once
+
+#include <type_traits>
+
+#include "core/logit_edits.h"
+#include "core/team.h"
+
+namespace specfast {
+
+// Rows are read in groups of eight neighbouring ids and tiles of 128 groups. A part owns a range of
+// tiles, a subgroup every so-manieth of them, a lane every so-manieth group of a tile: the same
+// thread meets the same ids in every pass.
+constexpr int kGroupIds = 8;
+constexpr int kTileGroups = 128;
+constexpr int kTileIds = kGroupIds * kTileGroups;
+
+// Eight logits as they lie in memory.
+template <class T>
+struct alignas(16) LogitGroup {
+  T values[kGroupIds];
+};
+
+SPECFAST_HD int32_t num_tiles(int32_t vocab_size) { return ceil_div(vocab_size, kTileIds); }
+
+// Tiles [begin, end) of one part.
+struct TileRange {
+  int32_t begin;
+  int32_t end;
+
+  SPECFAST_HD static TileRange of(int32_t tiles, int part, int parts) {
+    return {static_cast<int32_t>(static_cast<int64_t>(tiles) * part / parts),
+            static_cast<int32_t>(static_cast<int64_t>(tiles) * (part + 1) / parts)};
+  }
+  SPECFAST_HD int32_t size() const { return end - begin; }
+};
+
+// One row of logits with the edits of its request, and the first tiles of this part's share kept in
+// scratch once they were read.
+template <class T, bool kEdited>
+class LogitRow {
+ public:
+  LogitEdits edits;
+
+  SPECFAST_HD LogitRow(int32_t vocab_size, int32_t tiles_to_keep)
+      : vocab_size_(vocab_size), kept_tiles_(tiles_to_keep) {}
+
+  template <class Arena>
+  SPECFAST_HD void place(Arena& arena, int32_t max_path) {
+    kept_ = arena.template scratch<LogitGroup<T>>(kept_tiles_ * kTileGroups);
+    if (kEdited) edits.place(arena, vocab_size_, max_path);
+  }
+
+  template <class Team>
+  SPECFAST_HD void open(const Team& team, const T* data) {
+    data_ = data;
+    aligned_ = reinterpret_cast<uintptr_t>(data) % 16 == 0;
+    tiles_ = TileRange::of(num_tiles(vocab_size_), team.part(), team.parts());
+    is_kept_ = false;
+  }
+
+  SPECFAST_HD int32_t vocab_size() const { return vocab_size_; }
+  SPECFAST_HD TileRange tiles() const { return tiles_; }
+
+  SPECFAST_HD float raw_value(int32_t id) const { return to_float(data_[id]); }
+  SPECFAST_HD float value(int32_t id) const {
+    float value = raw_value(id);
+    if constexpr (kEdited) value = edits.apply(id, value);
+    return value;
+  }
+
+  // Calls visit(first_id, values) for this thread's groups of the part's tiles, and end_tile(tile)
+  // after each tile, on all lanes alike. Past the vocabulary values are -inf.
+  template <class Team, class Visit, class EndTile>
+  SPECFAST_HD void for_each_group(Team& team, Visit visit, EndTile end_tile) {
+    for (int32_t tile = tiles_.begin + team.subgroup(); tile < tiles_.end;
+         tile += team.subgroups()) {
+      for_each_group_of(team, tile, visit);
+      end_tile(tile);
+    }
+    is_kept_ = true;
+  }
+  template <class Team, class Visit>
+  SPECFAST_HD void for_each_group(Team& team, Visit visit) {
+    for_each_group(team, visit, [](int32_t) {});
+  }
+
+  // The logits as they came, without edits.
+  template <class Team, class Visit>
+  SPECFAST_HD void for_each_raw_group(Team& team, Visit visit) {
+    for (int32_t tile = tiles_.begin + team.subgroup(); tile < tiles_.end;
+         tile += team.subgroups()) {
+      for_each_group_of<Team, Visit, false>(team, tile, visit);
+    }
+  }
+
+  // The same for one tile, by one subgroup.
+  template <class Team, class Visit, bool kWithEdits = kEdited>
+  SPECFAST_HD void for_each_group_of(Team& team, int32_t tile, Visit visit) {
+    constexpr int kRounds = Team::kOnDevice ? kTileGroups / 32 : 1;
+    int lanes = team.lanes();
+    bool keeps = tile - tiles_.begin < kept_tiles_;
+    LogitGroup<T>* kept = kept_ + (tile - tiles_.begin) * kTileGroups;
+    for (int first = team.lane(); first < kTileGroups; first += kRounds * lanes) {
+      // All loads of a tile are asked for before the first is looked at.
+      LogitGroup<T> groups[kRounds];
+      SPECFAST_UNROLL
+      for (int k = 0; k < kRounds; ++k) {
+        int group = first + k * lanes;
+        int32_t id = tile * kTileIds + group * kGroupIds;
+        groups[k] = keeps && is_kept_ ? kept[group] : load(id);
+      }
+      SPECFAST_UNROLL
+      for (int k = 0; k < kRounds; ++k) {
+        int group = first + k * lanes;
+        int32_t id = tile * kTileIds + group * kGroupIds;
+        if (keeps && !is_kept_) kept[group] = groups[k];
+        float values[kGroupIds];
+        SPECFAST_UNROLL
+        for (int i = 0; i < kGroupIds; ++i) values[i] = to_float(groups[k].values[i]);
+        if constexpr (kWithEdits) {
+          if (id < vocab_size_) edits.apply(id, values);
+        }
+        visit(id, values);
+      }
+    }
+  }
+
+ private:
+  SPECFAST_HD static T minus_infinity() {
+    if constexpr (std::is_same_v<T, float>) {
+      return -INFINITY;
+    } else if constexpr (std::is_same_v<T, BFloat16>) {
+      return BFloat16{0xff80};
+    } else {
+      return Float16{0xfc00};
+    }
+  }
+
+  SPECFAST_HD LogitGroup<T> load(int32_t id) const {
+    LogitGroup<T> group;
+#if defined(__CUDA_ARCH__)
+    if (aligned_ && id + kGroupIds <= vocab_size_) {
+      const uint4* words = reinterpret_cast<const uint4*>(data_ + id);
+      uint4* out = reinterpret_cast<uint4*>(&group);
+#pragma unroll
+      for (size_t i = 0; i < sizeof(group) / sizeof(uint4); ++i) out[i] = __ldg(words + i);
+      return group;
+    }
+#endif
+    SPECFAST_UNROLL
+    for (int i = 0; i < kGroupIds; ++i) {
+      group.values[i] = id + i < vocab_size_ ? data_[id + i] : minus_infinity();
+    }
+    return group;
+  }
+
+  const T* data_ = nullptr;
+  int32_t vocab_size_;
+  int32_t kept_tiles_;
+  LogitGroup<T>* kept_ = nullptr;  // scratch [kept_tiles, kTileGroups]
+  TileRange tiles_{0, 0};
+  bool aligned_ = false;
+  bool is_kept_ = false;
+};
+
+}  // namespace specfast

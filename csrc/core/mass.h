@@ -1,0 +1,132 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "core/types.h"
+
+namespace specfast {
+
+// Probabilities as integers: the mass of a token is its weight exp((v - max) / T) in units of
+// 2^-40. Integer sums do not depend on their order, so neither does anything that is decided with
+// them.
+constexpr int kMassBits = 40;
+constexpr uint64_t kUnitMass = uint64_t{1} << kMassBits;
+constexpr float kMassScale = 1099511627776.0f;  // 2^40
+constexpr float kInverseMassScale = 1.0f / kMassScale;
+
+SPECFAST_HD uint32_t float_bits(float value) {
+#if defined(__CUDA_ARCH__)
+  return __float_as_uint(value);
+#else
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof(bits));
+  return bits;
+#endif
+}
+
+SPECFAST_HD float bits_float(uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __uint_as_float(bits);
+#else
+  float value;
+  memcpy(&value, &bits, sizeof(value));
+  return value;
+#endif
+}
+
+// 2^t for t in [-40, 0], 0 below and for NaN; with IEEE operations only, the same on every device.
+// Relative error below 2e-7.
+SPECFAST_HD float exp2_or_zero(float t) {
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  float shifted = t + kRound;
+  float f = t - (shifted - kRound);
+  float y = fmaf(0x1.5bba08p-10f, f, 0x1.3cea8ap-7f);
+  y = fmaf(y, f, 0x1.c6b754p-5f);
+  y = fmaf(y, f, 0x1.ebf9bcp-3f);
+  y = fmaf(y, f, 0x1.62e42ap-1f);
+  y = fmaf(y, f, 1.0f);
+  uint32_t exponent = float_bits(shifted) << 23;  // the constant leaves no bit of its own
+  float power = bits_float(float_bits(y) + exponent);
+  return t >= -static_cast<float>(kMassBits) ? power : 0.0f;
+}
+
+// Units of 2^-40 in a weight or probability in [0, 1], rounded down.
+SPECFAST_HD uint64_t to_mass(float weight) {
+#if defined(__CUDA_ARCH__)
+  return __float2ull_rz(weight * kMassScale);
+#else
+  return static_cast<uint64_t>(static_cast<int64_t>(weight * kMassScale));
+#endif
+}
+
+SPECFAST_HD float mass_to_float(uint64_t mass) {
+#if defined(__CUDA_ARCH__)
+  return __ull2float_rn(mass);
+#else
+  return static_cast<float>(mass);
+#endif
+}
+
+// What turns weights into probabilities; 0 if there is no mass.
+SPECFAST_HD float inverse_mass(uint64_t mass) {
+  if (mass == 0) return 0.0f;
+  return 1.0f / (mass_to_float(mass) * kInverseMassScale);
+}
+
+// The weights of one row under its temperature.
+struct Weights {
+  float max;
+  float scale2;  // log2(e) / T
+
+  SPECFAST_HD static float scale2_of(float scale) { return scale * 0x1.715476p+0f; }
+  SPECFAST_HD float weight(float value) const { return exp2_or_zero((value - max) * scale2); }
+  SPECFAST_HD uint64_t mass(float value) const { return to_mass(weight(value)); }
+};
+
+using Wide = unsigned __int128;
+
+// A float in [0, 1] as an exact fraction: digits * 2^-shift.
+struct Fraction {
+  uint64_t digits;  // < 2^24, or 2^24 for 1
+  int shift;
+
+  SPECFAST_HD static Fraction of(float value) {
+    uint32_t bits = float_bits(value);
+    int exponent = static_cast<int>(bits >> 23);
+    uint64_t digits = bits & 0x7fffffu;
+    return exponent == 0 ? Fraction{digits, 149} : Fraction{digits | 0x800000u, 150 - exponent};
+  }
+  SPECFAST_HD static Fraction coin(uint32_t random) { return {random >> 8, 24}; }
+};
+
+// floor(a * mass)
+SPECFAST_HD uint64_t fraction_of(Fraction a, uint64_t mass) {
+  Wide product = Wide{a.digits} * mass;
+  return a.shift > 127 ? 0 : static_cast<uint64_t>(product >> a.shift);
+}
+
+// ceil(a * mass)
+SPECFAST_HD uint64_t fraction_above(Fraction a, uint64_t mass) {
+  Wide product = Wide{a.digits} * mass;
+  if (a.shift > 127) return product == 0 ? 0 : 1;
+  return static_cast<uint64_t>((product + ((Wide{1} << a.shift) - 1)) >> a.shift);
+}
+
+// a * b * whole < part, exactly.
+SPECFAST_HD bool product_below(Fraction a, Fraction b, uint64_t whole, uint64_t part) {
+  // a * b has at most 48 digits and whole is below 2^61: the left side fits 109 bits.
+  Wide left = Wide{a.digits * b.digits} * whole;
+  int shift = a.shift + b.shift;
+  if (part == 0) return false;
+  if (shift >= 110) return true;
+  // Compare left < part << shift without overflow: by the quotient and what it leaves.
+  return (left >> shift) < part;
+}
+
+// floor(random * mass / 2^64), below mass.
+SPECFAST_HD uint64_t scaled_draw(uint64_t random, uint64_t mass) {
+  return static_cast<uint64_t>((Wide{random} * mass) >> 64);
+}
+
+}  // namespace specfast

@@ -1,0 +1,112 @@
+#pragma once
+
+#include "core/argmax_key.h"
+#include "core/logit_row.h"
+#include "core/mass.h"
+#include "core/sampling_params.h"
+
+namespace specfast {
+
+// One row of the proposal q, in terms of the target's ids: a base value per token and a factor
+// that makes probabilities of them, whichever form q comes in.
+class ProposalRow {
+ public:
+  SPECFAST_HD explicit ProposalRow(const ProposalParams& p) : p_(p) {}
+
+  SPECFAST_HD void open(int b, int32_t node, int32_t num_nodes) {
+    int64_t row = static_cast<int64_t>(b) * p_.rows_per_request + node;
+    if (p_.row_of_node != nullptr) row = p_.row_of_node[static_cast<int64_t>(b) * num_nodes + node];
+    exists_ =
+        row >= 0 && row < p_.num_rows && (p_.row_of_node != nullptr || node < p_.rows_per_request);
+    row_ = exists_ ? row : 0;
+    factor_ = 1.0f;
+    if (p_.records == nullptr || !exists_) return;
+    record_ = p_.records[row_];
+    weights_ = {record_.max, Weights::scale2_of(record_.scale)};
+    factor_ = inverse_mass(record_.mass);
+    if (record_.kind == kPointMass) factor_ = 1.0f;
+  }
+
+  SPECFAST_HD bool exists() const { return exists_; }
+  SPECFAST_HD bool has_record() const { return p_.records != nullptr; }
+  SPECFAST_HD float factor() const { return factor_; }
+  SPECFAST_HD uint64_t record_mass() const { return record_.mass; }
+
+  // The base of one token: its weight, or its probability as given (0 if that is not one).
+  SPECFAST_HD float base(int32_t id) const {
+    bool bad;
+    return base(id, &bad);
+  }
+  SPECFAST_HD float base(int32_t id, bool* bad) const {
+    *bad = false;
+    if (!exists_) return 0.0f;
+    if (p_.sparse_values != nullptr) return sparse(id, bad);
+    int32_t column = column_of(id);
+    if (column < 0) return 0.0f;
+    if (has_record()) return record_weight(column, logit(column));
+    return legal(p_.probs[row_ * p_.probs_stride + column], bad);
+  }
+
+ private:
+  SPECFAST_HD static float legal(float q, bool* bad) {
+    constexpr float kRoundedUp = 1.0f + 5e-4f;
+    if (q >= 0.0f && q <= 1.0f) return q;
+    if (q > 1.0f && q <= kRoundedUp) return 1.0f;
+    *bad = true;
+    return 0.0f;
+  }
+
+  SPECFAST_HD float sparse(int32_t id, bool* bad) const {
+    int64_t first = row_ * p_.num_sparse;
+    for (int32_t i = 0; i < p_.num_sparse; ++i) {
+      if (p_.sparse_ids[first + i] == id) return legal(p_.sparse_values[first + i], bad);
+    }
+    return 0.0f;
+  }
+
+  SPECFAST_HD float logit(int32_t column) const {
+    int64_t at = row_ * p_.logits_stride + column;
+    if (p_.logits_type == FloatType::kFloat32) return static_cast<const float*>(p_.logits)[at];
+    if (p_.logits_type == FloatType::kBFloat16) {
+      return to_float(static_cast<const BFloat16*>(p_.logits)[at]);
+    }
+    return to_float(static_cast<const Float16*>(p_.logits)[at]);
+  }
+
+  SPECFAST_HD float record_weight(int32_t column, float value) const {
+    if (record_.kind != kOrdinaryRow) {
+      return record_.kind == kPointMass && column == record_.argmax ? 1.0f : 0.0f;
+    }
+    bool kept =
+        value > record_.cut_value || (value == record_.cut_value && column <= record_.cut_id);
+    if (!kept) return 0.0f;
+    // A record that belongs to another row must not lead out of the exponential's range.
+    float weight = weights_.weight(value > record_.max ? record_.max : value);
+    return weight < kInverseMassScale ? 0.0f : weight;
+  }
+
+  // Column of a target id, -1 if the draft does not know it: binary search in the map.
+  SPECFAST_HD int32_t column_of(int32_t id) const {
+    if (p_.d2t == nullptr) return id < p_.vocab_size ? id : -1;
+    int32_t low = 0;
+    int32_t high = p_.vocab_size;
+    while (low < high) {
+      int32_t middle = low + (high - low) / 2;
+      if (middle + p_.d2t[middle] < id) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low < p_.vocab_size && low + p_.d2t[low] == id ? low : -1;
+  }
+
+  const ProposalParams& p_;
+  int64_t row_ = 0;
+  bool exists_ = false;
+  RowRecord record_{};
+  Weights weights_{};
+  float factor_ = 1.0f;
+};
+
+}  // namespace specfast

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cfloat>
+#include <cmath>
+
+#include "core/mass.h"
+#include "core/philox.h"
+#include "core/sampling_params.h"
+#include "core/status.h"
+
+namespace specfast {
+
+// A coin in [0, 1) that the caller gave.
+struct GivenCoin {
+  Fraction value;
+  int32_t status;
+
+  SPECFAST_HD static GivenCoin of(float coin) {
+    if (coin >= 0.0f && coin < 1.0f) return {Fraction::of(coin), kStatusOk};
+    if (coin >= 1.0f) return {{(1u << 24) - 1, 24}, kBadParam};
+    return {{0, 0}, kBadParam};
+  }
+};
+
+// The sampling parameters of one request, checked and in the form that rows use.
+struct RequestSampling {
+  bool greedy = false;
+  bool has_top_p = false;
+  int32_t top_k = 0;  // 0: off
+  float scale = 0.0f;
+  Fraction top_p{1, 0};
+  uint64_t min_mass = 1;  // from min_p
+  int32_t status = kStatusOk;
+  RandomStream random{0, 0};
+
+  SPECFAST_HD static RequestSampling load(const SamplingParams& p, int b, int32_t vocab_size) {
+    constexpr float kGreedyTemperature = 1e-5f;
+    RequestSampling out;
+    bool good = true;
+    float temperature = p.temperature[b];
+    good = good && temperature >= 0.0f && temperature <= FLT_MAX;
+    if (p.top_k != nullptr) {
+      int32_t top_k = p.top_k[b];
+      good = good && top_k >= -1;
+      if (top_k > 0 && top_k < vocab_size) out.top_k = top_k;
+      if (top_k == 1) out.greedy = true;
+    }
+    if (p.top_p != nullptr) {
+      float top_p = p.top_p[b];
+      good = good && top_p > 0.0f && top_p <= 1.0f;
+      out.has_top_p = top_p < 1.0f;
+      out.top_p = Fraction::of(top_p);
+    }
+    if (p.min_p != nullptr) {
+      float min_p = p.min_p[b];
+      good = good && min_p >= 0.0f && min_p <= 1.0f;
+      if (good) out.min_mass = max_of<uint64_t>(fraction_above(Fraction::of(min_p), kUnitMass), 1);
+    }
+    if (p.repetition_penalty != nullptr) {
+      float penalty = p.repetition_penalty[b];
+      good = good && penalty > 0.0f && penalty <= FLT_MAX;
+    }
+    if (p.presence_penalty != nullptr) good = good && fabsf(p.presence_penalty[b]) <= FLT_MAX;
+    if (p.frequency_penalty != nullptr) good = good && fabsf(p.frequency_penalty[b]) <= FLT_MAX;
+    if (!good) out.status = kBadParam;
+    out.greedy = out.greedy || !good || temperature < kGreedyTemperature;
+    if (!out.greedy) out.scale = 1.0f / temperature;
+    out.random.seed = p.seeds != nullptr ? static_cast<uint64_t>(p.seeds[b]) : 0;
+    return out;
+  }
+};
+
+}  // namespace specfast

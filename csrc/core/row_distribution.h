@@ -1,0 +1,357 @@
+#pragma once
+
+#include "core/request_sampling.h"
+#include "core/row_candidates.h"
+
+namespace specfast {
+
+struct Drawn {
+  int32_t token;
+  int32_t status;
+};
+
+// The filtered distribution of one row after another. Whatever threads differ in is local to them;
+// everything that decides is the same on all threads of the team.
+template <class T, bool kEdited>
+class RowDistribution {
+ public:
+  LogitRow<T, kEdited> row;
+  Exchange exchange;
+  RowMasses masses;
+
+  // Of the row that was opened last.
+  RowKind kind = kUnusableRow;
+  int32_t argmax = 0;
+  int32_t status = kStatusOk;
+  Weights weights{0.0f, 0.0f};
+  uint64_t mass = 0;     // S
+  uint64_t cut_key = 0;  // argmax_key of the last kept token; 0: nothing is cut
+
+  SPECFAST_HD RowDistribution(int32_t vocab_size, int32_t tiles_to_keep)
+      : row(vocab_size, tiles_to_keep) {}
+
+  template <class Arena>
+  SPECFAST_HD void place(Arena& arena, int32_t max_path) {
+    exchange.place(arena);
+    masses.place(arena, row.vocab_size());
+    candidates_.place(arena);
+    row.place(arena, max_path);
+  }
+
+  // Reads a row: its largest value, then its mass or, with top-k, its few kept tokens.
+  template <class Team>
+  SPECFAST_HD void open(Team& team, const T* data, const int32_t* bitmask,
+                        const RequestSampling& sampling) {
+    row.open(team, data);
+    if constexpr (kEdited) row.edits.set_bitmask(bitmask);
+    cut_key = 0;
+    has_candidates_ = false;
+    int32_t top_k = sampling.greedy ? 0 : sampling.top_k;
+    uint32_t bound = read_largest(team, top_k);
+    if (kind == kUnusableRow) return;
+    if (sampling.greedy || weights.max == INFINITY) {
+      kind = kPointMass;
+      mass = kUnitMass;
+      return;
+    }
+    weights.scale2 = Weights::scale2_of(sampling.scale);
+    if (top_k > 0) cut_by_count(team, top_k, bound);
+    if (sampling.has_top_p) cut_by_mass(team, sampling.top_p);
+    if (sampling.min_mass > 1) raise_cut(team, sampling.min_mass);
+    mass = kept_mass(team);
+  }
+
+  SPECFAST_HD bool keeps(int32_t id, float value) const {
+    return cut_key == 0 || argmax_key(value, id) >= cut_key;
+  }
+  SPECFAST_HD uint64_t mass_of(int32_t id, float value) const {
+    if (kind != kOrdinaryRow) return kind == kPointMass && id == argmax ? kUnitMass : 0;
+    return keeps(id, value) ? weights.mass(value) : 0;
+  }
+  // Weight of a kept token; 0 where its mass is.
+  SPECFAST_HD float weight_of(int32_t id, float value) const {
+    if (kind != kOrdinaryRow) return kind == kPointMass && id == argmax ? 1.0f : 0.0f;
+    float weight = keeps(id, value) ? weights.weight(value) : 0.0f;
+    return weight < kInverseMassScale ? 0.0f : weight;
+  }
+
+  SPECFAST_HD RowRecord record(float scale) const {
+    if (kind == kUnusableRow) return {0.0f, 0.0f, 0.0f, -1, 0, argmax, kind};
+    if (kind == kPointMass) {
+      return {0.0f, weights.max, weights.max, argmax, kUnitMass, argmax, kind};
+    }
+    if (cut_key == 0) return {scale, weights.max, -INFINITY, INT32_MAX, mass, argmax, kind};
+    return {scale, weights.max, argmax_value(cut_key), argmax_id(cut_key), mass, argmax, kind};
+  }
+
+  // Draws from the kept tokens but the excluded ones. `target(total)` maps their mass to a number
+  // below it.
+  template <class Team, class Target>
+  SPECFAST_HD Drawn draw(Team& team, const Exclusions& excluded, Target target) {
+    if (kind != kOrdinaryRow) {
+      bool gone = kind == kPointMass && excluded.contain(argmax);
+      return {argmax, gone ? kZeroResidual : kStatusOk};
+    }
+    auto masses_of = token_masses([&](int32_t id, float value) -> uint64_t {
+      return excluded.contain(id) ? 0 : mass_of(id, value);
+    });
+    uint64_t total = mass - excluded.mass();
+    if (total == 0) return {last_kept(team), kZeroResidual};
+    if (has_candidates_) {
+      candidates_.sum(team, masses_of);
+      return {candidates_.find(team, target(total)), kStatusOk};
+    }
+    return {masses.find(team, exchange, row, masses_of, excluded, target(total)), kStatusOk};
+  }
+
+  // Sum of other masses over the kept tokens, and a token by its place in the running sum of the
+  // same masses; both on ordinary rows.
+  template <class Team, class Masses>
+  SPECFAST_HD uint64_t sum(Team& team, const Masses& masses_of) {
+    if (has_candidates_) return candidates_.sum(team, masses_of);
+    return masses.sum(team, exchange, row, masses_of);
+  }
+  template <class Team, class Masses>
+  SPECFAST_HD int32_t find(Team& team, const Masses& masses_of, uint64_t at) {
+    if (has_candidates_) return candidates_.find(team, at);
+    return masses.find(team, exchange, row, masses_of, {}, at);
+  }
+
+  // Largest logit and mass at T = 1 without edits and filters: two passes.
+  struct RawRow {
+    Weights weights;
+    uint64_t mass;
+  };
+  template <class Team>
+  SPECFAST_HD RawRow raw(Team& team) {
+    float best = -INFINITY;
+    row.for_each_raw_group(team, [&](int32_t, const float (&values)[kGroupIds]) {
+      SPECFAST_UNROLL
+      for (int i = 0; i < kGroupIds; ++i) best = values[i] > best ? values[i] : best;
+    });
+    uint64_t key = largest(team, argmax_key(best, 0));
+    Weights of_raw{key == 0 ? -INFINITY : argmax_value(key), Weights::scale2_of(1.0f)};
+    uint64_t mine = 0;
+    row.for_each_raw_group(team, [&](int32_t, const float (&values)[kGroupIds]) {
+      SPECFAST_UNROLL
+      for (int i = 0; i < kGroupIds; ++i) mine += of_raw.mass(values[i]);
+    });
+    uint64_t words[1] = {static_cast<uint64_t>(team.sum(static_cast<int64_t>(mine)))};
+    const uint64_t* answers = exchange.all_gather(team, words);
+    uint64_t sum = 0;
+    for (int part = 0; part < team.parts(); ++part) sum += answers[part];
+    return {of_raw, sum};
+  }
+
+  // The last id among the kept ones.
+  template <class Team>
+  SPECFAST_HD int32_t last_kept(Team& team) {
+    if (kind != kOrdinaryRow) return argmax;
+    if (has_candidates_) return candidates_.last(team);
+    int32_t last = 0;
+    row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
+      SPECFAST_UNROLL
+      for (int i = 0; i < kGroupIds; ++i) {
+        if (mass_of(id + i, values[i]) > 0) last = max_of(last, id + i);
+      }
+    });
+    return static_cast<int32_t>(largest(team, static_cast<uint64_t>(last) << 1) >> 1);
+  }
+
+ private:
+  // Tokens from some value up.
+  struct Extent {
+    uint64_t count;
+    uint64_t mass;
+
+    SPECFAST_HD uint64_t measure(bool by_mass) const { return by_mass ? mass : count; }
+  };
+
+  // The first pass: largest value, argmax, NaN, and a value that at least top_k tokens reach.
+  template <class Team>
+  SPECFAST_HD uint32_t read_largest(Team& team, int32_t top_k) {
+    float best = -INFINITY;
+    int32_t best_id = 0;
+    bool has_nan = false;
+    row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
+      SPECFAST_UNROLL
+      for (int i = 0; i < kGroupIds; ++i) {
+        has_nan |= values[i] != values[i];
+        if (values[i] > best) {
+          best = values[i];
+          best_id = id + i;
+        }
+      }
+    });
+    uint64_t key = argmax_key(best, best_id);
+    uint32_t bound = 0;
+    if (top_k > 0) bound = team.lower_bound_of_nth(static_cast<uint32_t>(key >> 32), top_k);
+    KeyFlag of_part = team.max_key(key, has_nan, team.size());
+    uint64_t words[2] = {of_part.key | (of_part.flag ? 1u : 0u), bound};
+    const uint64_t* answers = exchange.all_gather(team, words);
+    KeyFlag of_row = team.largest(answers, team.parts());
+    for (int part = 0; part < team.parts(); ++part) {
+      bound = max_of(bound, static_cast<uint32_t>(answers[kMaxParts + part]));
+    }
+    status = of_row.flag ? kNanLogits : kStatusOk;
+    if (of_row.key == 0) {
+      kind = kUnusableRow;
+      mass = 0;
+      argmax = 0;
+      if (status == kStatusOk) status = kEmptySupport;
+      if constexpr (kEdited) argmax = lowest_allowed(team);
+    } else {
+      kind = kOrdinaryRow;
+      argmax = argmax_id(of_row.key);
+      weights.max = argmax_value(of_row.key);
+    }
+    return bound;
+  }
+
+  template <class Team>
+  SPECFAST_HD int32_t lowest_allowed(Team& team) {
+    int32_t lowest = row.vocab_size();
+    for (int32_t id = team.rank(); id < lowest; id += team.size()) {
+      if (row.edits.allows(id)) lowest = id;
+    }
+    lowest = team.min(lowest);
+    return lowest < row.vocab_size() ? lowest : 0;
+  }
+
+  template <class Team>
+  SPECFAST_HD uint64_t largest(Team& team, uint64_t key) {
+    uint64_t words[1] = {team.max_key(key, false, team.size()).key};
+    return team.largest(exchange.all_gather(team, words), team.parts()).key;
+  }
+
+  template <class Team>
+  SPECFAST_HD uint64_t kept_mass(Team& team) {
+    if (has_candidates_) return candidates_.keep_from(team, cut_key);
+    auto masses_of = token_masses([&](int32_t id, float value) { return mass_of(id, value); });
+    return masses.sum(team, exchange, row, masses_of);
+  }
+
+  template <class Team>
+  SPECFAST_HD void cut_by_count(Team& team, int32_t count, uint32_t bound) {
+    if (bound > 0 && collect_from(team, bound, UINT32_MAX)) {
+      has_candidates_ = true;
+      cut_key = candidates_.cut_at(team, 0, count, one_each).key;
+    } else {
+      narrow(team, false, count);
+    }
+  }
+
+  template <class Team>
+  SPECFAST_HD void cut_by_mass(Team& team, Fraction top_p) {
+    uint64_t target = fraction_above(top_p, kept_mass(team));
+    if (has_candidates_) {
+      cut_key = candidates_.cut_at(team, 0, target, mass_each).key;
+    } else {
+      narrow(team, true, target);
+    }
+  }
+
+  // Takes out what has less mass than `least`.
+  template <class Team>
+  SPECFAST_HD void raise_cut(Team& team, uint64_t least) {
+    if (has_candidates_) {
+      candidates_.keep_from(team, cut_key);
+      cut_key = candidates_.lowest_key(team, least);
+      return;
+    }
+    uint64_t lowest = UINT64_MAX;
+    row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
+      SPECFAST_UNROLL
+      for (int i = 0; i < kGroupIds; ++i) {
+        if (mass_of(id + i, values[i]) >= least) {
+          lowest = min_of(lowest, argmax_key(values[i], id + i));
+        }
+      }
+    });
+    cut_key = ~largest(team, ~lowest & ~uint64_t{1}) & ~uint64_t{1};
+  }
+
+  SPECFAST_HD static uint64_t one_each(uint64_t, uint64_t mass) { return mass > 0 ? 1 : 0; }
+  SPECFAST_HD static uint64_t mass_each(uint64_t, uint64_t mass) { return mass; }
+
+  // Makes candidates of the kept tokens with low <= value_order < high.
+  template <class Team>
+  SPECFAST_HD bool collect_from(Team& team, uint32_t low, uint32_t high) {
+    bool few = candidates_.collect(team, exchange, row, [&](int32_t id, float value) {
+      uint32_t order = value_order(value);
+      return order >= low && order < high && mass_of(id, value) > 0;
+    });
+    if (few) candidates_.weigh(team, [&](float value) { return weights.mass(value); });
+    return few;
+  }
+
+  // Sets the cut to the kept token at which the running measure reaches `target`, if it does: by
+  // bisection until few enough tokens are left to look at each, or only equal ones.
+  template <class Team>
+  SPECFAST_HD void narrow(Team& team, bool by_mass, uint64_t target) {
+    float floor = weights.max - 42.0f / weights.scale2;
+    uint32_t low = max_of(value_order(floor), 1u);  // below it nothing has mass
+    uint32_t high = value_order(weights.max) + 1;
+    Extent from_low = extent_from(team, low);
+    Extent from_high{0, 0};
+    if (from_low.measure(by_mass) < target) return;
+    while (from_low.count - from_high.count > RowCandidates::kMost && high - low > 1) {
+      uint32_t middle = low + (high - low) / 2;
+      Extent extent = extent_from(team, middle);
+      if (extent.measure(by_mass) >= target) {
+        low = middle;
+        from_low = extent;
+      } else {
+        high = middle;
+        from_high = extent;
+      }
+    }
+    if (from_low.count - from_high.count <= RowCandidates::kMost) {
+      collect_from(team, low, high);
+      uint64_t before = from_high.measure(by_mass);
+      cut_key = by_mass ? candidates_.cut_at(team, before, target, mass_each).key
+                        : candidates_.cut_at(team, before, target, one_each).key;
+      has_candidates_ = from_high.count == 0;
+      return;
+    }
+    float value = ordered_value(low);
+    uint64_t each = by_mass ? weights.mass(value) : 1;
+    uint64_t needed = (target - from_high.measure(by_mass) + each - 1) / each;
+    auto is_equal = token_masses([&](int32_t id, float other) -> uint64_t {
+      return value_order(other) == low && keeps(id, other) ? 1 : 0;
+    });
+    masses.sum(team, exchange, row, is_equal);
+    cut_key = argmax_key(value, masses.find(team, exchange, row, is_equal, {}, needed - 1));
+  }
+
+  template <class Team>
+  SPECFAST_HD Extent extent_from(Team& team, uint32_t order) {
+    int64_t count = 0;
+    uint64_t of_thread = 0;
+    row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
+      SPECFAST_UNROLL
+      for (int i = 0; i < kGroupIds; ++i) {
+        if (value_order(values[i]) < order) continue;
+        uint64_t mass = mass_of(id + i, values[i]);
+        count += mass > 0 ? 1 : 0;
+        of_thread += mass;
+      }
+    });
+    uint64_t words[2] = {
+        static_cast<uint64_t>(team.sum(count)),
+        static_cast<uint64_t>(team.sum(static_cast<int64_t>(of_thread))),
+    };
+    const uint64_t* answers = exchange.all_gather(team, words);
+    Extent all{0, 0};
+    for (int part = 0; part < team.parts(); ++part) {
+      all.count += answers[part];
+      all.mass += answers[kMaxParts + part];
+    }
+    return all;
+  }
+
+  RowCandidates candidates_;
+  bool has_candidates_ = false;
+};
+
+}  // namespace specfast

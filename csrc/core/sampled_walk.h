@@ -1,0 +1,76 @@
+#pragma once
+
+#include "core/logprob.h"
+#include "core/sampled_state.h"
+
+namespace specfast {
+
+// Walks from the root through the accepted drafts; the rule decides at every row. The last token is
+// drawn from what the rule leaves of the last row.
+template <class Team, class State, class Rule>
+SPECFAST_HD void sampled_walk(Team& team, State& s, Rule& rule, Path& path, float* logprobs) {
+  const Window& window = s.window;
+  int32_t node = 0;
+  int32_t last_row = -1;
+  while (true) {
+    Step at = s.links.row(node, window);
+    path.status |= at.status;
+    if (at.node < 0) break;
+    if (at.node <= last_row) {
+      path.status |= kBadTree;
+      break;
+    }
+    last_row = at.node;
+    s.open(team, at.node);
+    path.status |= s.row.status;
+    bool ends = s.row.kind == kUnusableRow || path.length + 1 == s.p.accept.width;
+    s.links.list_children(team, node, ends ? 0 : window.verified, window.num_nodes, s.children);
+    if (ends) s.children.end_status = kStatusOk;
+    team.sync_part();  // children are listed
+    int32_t child = rule.choose(team, s, node, &path.status);
+    Drawn next{kNoToken, kStatusOk};
+    if (child >= 0) {
+      next.token = s.children.tokens[child];
+    } else {
+      next = rule.finish(team, s, node);
+    }
+    path.status |= next.status;
+    path.last_node = node;
+    if (logprobs != nullptr) {
+      float logprob =
+          token_logprob(team, s.row, next.token, s.p.logprobs.processed, s.sampling.scale);
+      if (team.rank() == 0) logprobs[path.length] = logprob;
+    }
+    if (team.rank() == 0) {
+      path.rows[path.length] = at.node;
+      path.tokens[path.length] = next.token;
+    }
+    ++path.length;
+    if (child < 0) break;
+    node = s.children.nodes[child];
+    s.append(team, next.token);
+  }
+}
+
+// Drafts past verify_lens that a chain would have accepted by the same coins: a statistic, which
+// sets no status.
+template <class Team, class State, class Rule>
+SPECFAST_HD int32_t count_trimmed_sampled(Team& team, State& s, Rule& rule, const Path& path) {
+  if (path.length == 0 || path.last_node != s.window.verified - 1) return 0;
+  int32_t trimmed = 0;
+  int32_t ignored = kStatusOk;
+  int32_t limit = min_of(s.window.rows, s.p.accept.num_nodes);
+  for (int32_t node = s.window.verified - 1; node + 1 < limit; ++node) {
+    if (node >= s.window.verified) s.open(team, node);
+    if (s.row.kind == kUnusableRow) break;
+    s.links.list_children(team, node, limit, limit, s.children);
+    team.sync_part();  // children are listed
+    if (rule.choose(team, s, node, &ignored) < 0) break;
+    ++trimmed;
+    s.append(team, s.children.tokens[0]);
+    team.sync_part();  // children have been looked at
+  }
+  return trimmed;
+}
+
+}  // namespace specfast

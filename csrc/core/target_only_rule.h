@@ -1,0 +1,58 @@
+#pragma once
+
+#include "core/sampled_walk.h"
+
+namespace specfast {
+
+// One coin per row; see docs/numerics.md, "Target-only".
+struct TargetOnlyRule {
+  static constexpr bool kStepwise = true;  // decides row by row
+
+  template <class Arena>
+  SPECFAST_HD void place(Arena&, const SampledAcceptParams&) {}
+
+  template <class Team, class State>
+  SPECFAST_HD void walk(Team& team, State& s, Path& path, float* logprobs) {
+    sampled_walk(team, s, *this, path, logprobs);
+  }
+
+  // The accepted child of the row's node, by its number in sibling order, or -1.
+  template <class Team, class T, bool kEdited>
+  SPECFAST_HD int32_t choose(Team& team, SampledState<T, kEdited>& s, int32_t node,
+                             int32_t* status) {
+    DraftChildren& children = s.children;
+    auto& row = s.row;
+    if (row.kind != kOrdinaryRow) return s.child_with(row.argmax, status);
+    SPECFAST_NO_UNROLL
+    for (int32_t i = team.rank(); i < children.count; i += team.size()) {
+      int32_t token = children.tokens[i];
+      bool repeated = token == kNoToken;
+      for (int32_t j = 0; j < i; ++j) repeated |= children.tokens[j] == token;
+      children.masses[i] = repeated ? 0 : row.mass_of(token, row.row.value(token));
+    }
+    team.sync_part();  // masses are written
+    Fraction coin = s.accept_coin(node, 0, node);
+    Fraction acc_threshold = Fraction::of(max_of(s.p.threshold_acc, 1e-9f));
+    uint64_t single = fraction_above(Fraction::of(s.p.threshold_single), row.mass);
+    uint64_t acc = 0;
+    for (int32_t i = 0; i < children.count; ++i) {
+      uint64_t mass = children.masses[i];
+      if (children.tokens[i] == kNoToken) *status |= kBadToken;
+      acc += mass;
+      if (mass > 0 && (mass >= single || product_below(coin, acc_threshold, row.mass, acc))) {
+        return i;
+      }
+    }
+    *status |= children.end_status;
+    return -1;
+  }
+
+  // The token after a row whose children were all rejected.
+  template <class Team, class T, bool kEdited>
+  SPECFAST_HD Drawn finish(Team& team, SampledState<T, kEdited>& s, int32_t node) {
+    return s.row.draw(team, s.children.excluded(),
+                      [&](uint64_t total) { return s.final_target(node, total); });
+  }
+};
+
+}  // namespace specfast
