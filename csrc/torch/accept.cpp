@@ -52,9 +52,7 @@ AcceptChainParams chain_params(bool return_trim, const OptionalTensor& target_lo
                                const OptionalTensor& target_predict, const AcceptInputs& in,
                                const AcceptOutputs& out) {
   ArgChecks args("accept_chain", in.draft_tokens);
-  args.require(!(return_trim && in.qo_indptr.has_value()),
-               "expected return_trim without qo_indptr (rows past the cut do not exist in a ragged "
-               "batch), got both");
+  check_trim(args, in, return_trim);
   AcceptChainParams p{};
   check_batch(args, in, p.accept);
   check_rows(args, target_logits, target_predict, in.vocab_size, p.accept, p.rows);

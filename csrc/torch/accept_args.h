@@ -31,6 +31,13 @@ struct AcceptOutputs {
   const OptionalTensor& slots;
 };
 
+// The trim statistic of a chain.
+inline void check_trim(const ArgChecks& args, const AcceptInputs& in, bool return_trim) {
+  args.require(!(return_trim && in.qo_indptr.has_value()),
+               "expected return_trim without qo_indptr (rows past the cut do not exist in a ragged "
+               "batch), got both");
+}
+
 // The batch: fixes B and N, and R where the rows are strided.
 inline void check_batch(ArgChecks& args, const AcceptInputs& in, AcceptParams& p) {
   auto drafts = args(in.draft_tokens, "draft_tokens").dtype(kIds).shape({"B", "N"}).rows();
