@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import torch
 from torch import Tensor
 
+from specfast.ops._arguments import (
+    Logprobs,
+    accept_buffers,
+    finish_tensors,
+    refuse,
+    refuse_thresholds,
+    require_rule,
+    required,
+)
 from specfast.ops._fakes import register_in_place
+from specfast.ops.sampled_accept import accept_block, accept_rejection, accept_target_only
 from specfast.records import AcceptRecord, FinishRules
+from specfast.sampling import Proposal, SamplingRules
 
-__all__ = [
-    "accept_chain",
-    "accept_epilogue",
-    "accept_tree",
-    "verify_chain_greedy",
-    "verify_tree_greedy",
-]
+__all__ = ["accept_chain", "accept_epilogue", "accept_tree"]
+
+TreeRule = Literal["greedy", "target_only", "rejection"]
+ChainRule = Literal["greedy", "target_only", "rejection", "block"]
 
 
 def accept_tree(
@@ -32,16 +42,22 @@ def accept_tree(
     verify_lens: Tensor | None = None,
     finish: FinishRules | None = None,
     out_cache_loc: Tensor | None = None,
+    rule: TreeRule = "greedy",
+    sampling: SamplingRules | None = None,
+    proposal: Proposal | None = None,
+    threshold_single: float = 1.0,
+    threshold_acc: float = 1.0,
+    logprobs: Logprobs | None = None,
     out: AcceptRecord | None = None,
     accumulate_status: bool = False,
 ) -> AcceptRecord:
-    """Accept the path of a draft tree that the target's argmax follows, and truncate it.
+    """Accept the path of a draft tree that the target follows, and truncate it.
 
-    From the root, descend to the child that carries the argmax of the current node's row, while
-    there is one and the path has fewer than ``width`` rows. The visited rows (anchor and accepted
-    drafts) are committed; the outputs are the accepted drafts and the argmax of the last row (the
-    bonus), one position ahead of the rows. Then EOS, stop ids and limits cut the outputs, and the
-    rows with them.
+    From the root, descend to the child that the rule accepts, greedy: the one that carries the
+    argmax of the current node's row, while there is one and the path has fewer than ``width`` rows.
+    The visited rows (anchor and accepted drafts) are committed; the outputs are the accepted drafts
+    and the target's token after the last row (the bonus), one position ahead of the rows. Then EOS,
+    stop ids and limits cut the outputs, and the rows with them.
 
     Parameters
     ----------
@@ -57,7 +73,7 @@ def accept_tree(
     target_logits : float32 | bfloat16 | float16 [R, V]
         Logits of the verify rows, any row stride. NaN never wins; the lowest id wins ties.
     target_predict : int32 | int64 [R]
-        The target's token after each row, instead of ``target_logits``.
+        The target's token after each row, instead of ``target_logits``; greedy only.
     vocab_size : int, optional
         Logit columns and ids at or past it do not count; V if absent, and with predictions any
         id below 2³¹ - 1.
@@ -73,6 +89,20 @@ def accept_tree(
         When a request ends. EOS comes before stop ids, both before the limit.
     out_cache_loc : int32 | int64 [R], optional
         KV slot of each row; asks for ``slots``.
+    rule : "greedy" | "target_only" | "rejection"
+        "greedy" takes the argmax. The others sample, and are lossless:
+        :func:`accept_target_only` for any drafts, :func:`accept_rejection` for siblings drawn
+        without replacement from a known q.
+    sampling : SamplingRules, optional
+        How each request samples; needed by every rule but "greedy". Requests of temperature 0 are
+        greedy among sampled ones.
+    proposal : Proposal, optional
+        q; needed by "rejection", refused otherwise.
+    threshold_single, threshold_acc : float
+        Of "target_only"; below 1 not lossless.
+    logprobs : "raw" | "processed", optional
+        Fill ``logprobs``, with a sampled rule: of softmax of the logits as they come, or of the
+        distribution that was sampled from.
     out : AcceptRecord, optional
         Buffers to fill (see ``AcceptRecord.empty``); needed under CUDA Graph capture.
     accumulate_status : bool
@@ -87,7 +117,8 @@ def accept_tree(
     Raises
     ------
     RuntimeError
-        An argument of wrong shape, dtype, device or range; names it, what was expected and got.
+        An argument of wrong shape, dtype, device or range, or one that the rule lacks or has no use
+        for; names it, what was expected and got.
 
     Notes
     -----
@@ -113,10 +144,41 @@ def accept_tree(
     >>> record.accept_index.tolist(), record.out_tokens.tolist(), record.new_seq_lens.tolist()
     ([[0, 1, 3]], [[10, 12, 77]], [13])
     """
-    if out is None:
-        _require_written_status("accept_tree", accumulate_status)
-        out = _empty_record(draft_tokens, width, target_logits, target_predict, out_cache_loc)
-    finish = finish or FinishRules()
+    require_rule("accept_tree", rule, ("greedy", "target_only", "rejection"))
+    if rule != "greedy":
+        return _accept_sampled(
+            "accept_tree",
+            rule,
+            target_logits,
+            target_predict,
+            sampling,
+            proposal,
+            (threshold_single, threshold_acc),
+            draft_tokens=draft_tokens,
+            prefix_lens=prefix_lens,
+            retrieve_next_token=retrieve_next_token,
+            retrieve_next_sibling=retrieve_next_sibling,
+            retrieve_index=retrieve_index,
+            width=width,
+            vocab_size=vocab_size,
+            qo_indptr=qo_indptr,
+            verify_lens=verify_lens,
+            finish=finish,
+            out_cache_loc=out_cache_loc,
+            logprobs=logprobs,
+            out=out,
+            accumulate_status=accumulate_status,
+        )
+    _refuse_sampling("accept_tree", sampling, proposal, logprobs, threshold_single, threshold_acc)
+    out = accept_buffers(
+        "accept_tree",
+        out,
+        draft_tokens,
+        width,
+        target_logits if target_predict is None else target_predict,
+        out_cache_loc,
+        accumulate_status=accumulate_status,
+    )
     torch.ops.specfast.accept_tree(
         draft_tokens,
         retrieve_next_token,
@@ -128,11 +190,7 @@ def accept_tree(
         vocab_size,
         qo_indptr,
         verify_lens,
-        finish.eos_token_ids,
-        finish.stop_token_ids,
-        finish.max_tokens_left,
-        finish.min_tokens_left,
-        finish.ignore_eos,
+        *finish_tensors(finish),
         out_cache_loc,
         accumulate_status,
         out.per_request,
@@ -155,14 +213,20 @@ def accept_chain(
     finish: FinishRules | None = None,
     out_cache_loc: Tensor | None = None,
     return_trim: bool = False,
+    rule: ChainRule = "greedy",
+    sampling: SamplingRules | None = None,
+    proposal: Proposal | None = None,
+    threshold_single: float = 1.0,
+    threshold_acc: float = 1.0,
+    logprobs: Logprobs | None = None,
     out: AcceptRecord | None = None,
     accumulate_status: bool = False,
 ) -> AcceptRecord:
-    """Accept the longest prefix of a draft chain that the target's argmax repeats, and truncate it.
+    """Accept the longest prefix of a draft chain that the target follows, and truncate it.
 
-    Draft i + 1 is accepted if drafts 1..i were and it equals the argmax of row i. Everything else
-    is as in :func:`accept_tree`, with path width S = N. One row (N = 1, no drafts) is plain greedy
-    decoding.
+    Draft i + 1 is accepted if drafts 1..i were and the rule says so; greedy: it equals the argmax
+    of row i. Everything else is as in :func:`accept_tree`, with path width S = N. One row (N = 1,
+    no drafts) is plain decoding, greedy or sampled.
 
     Parameters
     ----------
@@ -175,8 +239,14 @@ def accept_chain(
         Also count in ``cap_trim_lens`` the drafts at or past ``verify_lens`` that would have been
         accepted. Reads the rows past the cut, which must exist; refused with ``qo_indptr``.
         Changes no other field.
-    prefix_lens, target_logits, target_predict, vocab_size, qo_indptr, finish, out_cache_loc, out, \
-accumulate_status
+    rule : "greedy" | "target_only" | "rejection" | "block"
+        "greedy" repeats the argmax. The others sample, and are lossless:
+        :func:`accept_target_only` for any drafts, :func:`accept_rejection` and
+        :func:`accept_block` for drafts from a known q, of which block accepts more.
+    proposal : Proposal, optional
+        q; needed by "rejection" and "block", refused otherwise.
+    prefix_lens, target_logits, target_predict, vocab_size, qo_indptr, finish, out_cache_loc, \
+sampling, threshold_single, threshold_acc, logprobs, out, accumulate_status
         As in :func:`accept_tree`.
 
     Returns
@@ -187,7 +257,8 @@ accumulate_status
     Raises
     ------
     RuntimeError
-        An argument of wrong shape, dtype, device or range; names it, what was expected and got.
+        An argument of wrong shape, dtype, device or range, or one that the rule lacks or has no use
+        for; names it, what was expected and got.
 
     Notes
     -----
@@ -207,13 +278,39 @@ accumulate_status
     >>> record.num_correct_drafts.tolist(), record.out_tokens.tolist()
     ([2], [[10, 11, 77, -1]])
     """
-    if out is None:
-        _require_written_status("accept_chain", accumulate_status)
-        width = draft_tokens.shape[1]
-        out = _empty_record(
-            draft_tokens, width, target_logits, target_predict, out_cache_loc, return_trim
+    require_rule("accept_chain", rule, ("greedy", "target_only", "rejection", "block"))
+    if rule != "greedy":
+        return _accept_sampled(
+            "accept_chain",
+            rule,
+            target_logits,
+            target_predict,
+            sampling,
+            proposal,
+            (threshold_single, threshold_acc),
+            draft_tokens=draft_tokens,
+            prefix_lens=prefix_lens,
+            vocab_size=vocab_size,
+            qo_indptr=qo_indptr,
+            verify_lens=verify_lens,
+            finish=finish,
+            out_cache_loc=out_cache_loc,
+            return_trim=return_trim,
+            logprobs=logprobs,
+            out=out,
+            accumulate_status=accumulate_status,
         )
-    finish = finish or FinishRules()
+    _refuse_sampling("accept_chain", sampling, proposal, logprobs, threshold_single, threshold_acc)
+    out = accept_buffers(
+        "accept_chain",
+        out,
+        draft_tokens,
+        None,
+        target_logits if target_predict is None else target_predict,
+        out_cache_loc,
+        accumulate_status=accumulate_status,
+        cap_trim=return_trim,
+    )
     torch.ops.specfast.accept_chain(
         draft_tokens,
         prefix_lens,
@@ -222,11 +319,7 @@ accumulate_status
         vocab_size,
         qo_indptr,
         verify_lens,
-        finish.eos_token_ids,
-        finish.stop_token_ids,
-        finish.max_tokens_left,
-        finish.min_tokens_left,
-        finish.ignore_eos,
+        *finish_tensors(finish),
         out_cache_loc,
         accumulate_status,
         return_trim,
@@ -238,130 +331,42 @@ accumulate_status
     return out
 
 
-def _require_written_status(op: str, accumulate_status: bool) -> None:
-    if accumulate_status:
-        raise RuntimeError(f"{op}: expected out with accumulate_status, got None")
-
-
-def _empty_record(
-    draft_tokens: Tensor,
-    width: int,
+def _accept_sampled(
+    op: str,
+    rule: str,
     target_logits: Tensor | None,
     target_predict: Tensor | None,
-    out_cache_loc: Tensor | None,
-    cap_trim: bool = False,
+    sampling: SamplingRules | None,
+    proposal: Proposal | None,
+    thresholds: tuple[float, float],
+    **arguments: Any,
 ) -> AcceptRecord:
-    rows = target_logits if target_logits is not None else target_predict
-    return AcceptRecord.empty(
-        draft_tokens.shape[0],
-        width,
-        0 if rows is None else rows.shape[0],
-        draft_tokens.device,
-        slots_dtype=None if out_cache_loc is None else out_cache_loc.dtype,
-        cap_trim=cap_trim,
-    )
+    """Call the op of a sampled rule, once its inputs are complete."""
+    refuse(op, "target_predict", target_predict, rule, "it samples from target_logits")
+    arguments["target_logits"] = required(op, "target_logits", target_logits, rule)
+    arguments["sampling"] = required(op, "sampling", sampling, rule)
+    if rule == "target_only":
+        refuse(op, "proposal", proposal, rule, "it needs no q")
+        single, acc = thresholds
+        return accept_target_only(**arguments, threshold_single=single, threshold_acc=acc)
+    refuse_thresholds(op, rule, *thresholds)
+    arguments["proposal"] = required(op, "proposal", proposal, rule)
+    return (accept_rejection if rule == "rejection" else accept_block)(**arguments)
 
 
-def verify_tree_greedy(
-    draft_tokens: Tensor,
-    retrieve_index: Tensor,
-    retrieve_next_token: Tensor,
-    retrieve_next_sibling: Tensor,
-    target_predict: Tensor,
-    *,
-    width: int,
-    prefix_lens: Tensor | None = None,
-    out: AcceptRecord | None = None,
-) -> AcceptRecord:
-    """SGLang's name for :func:`accept_tree` on given predictions, without truncation.
-
-    Parameters
-    ----------
-    draft_tokens : int32 | int64 [B, N]
-        SGLang's ``candidates``.
-    retrieve_index, retrieve_next_token, retrieve_next_sibling : int32 [B, N]
-        Verify row, first child and next sibling of each node.
-    target_predict : int32 | int64 [B * N]
-        The target's argmax of every row.
-    width : int
-        S, columns of ``accept_index``.
-    prefix_lens : int32 [B], optional
-        Committed KV length. Without it positions count from 0.
-    out : AcceptRecord, optional
-        Buffers to fill. Nothing needs to be pre-filled.
-
-    Returns
-    -------
-    AcceptRecord
-        ``predict``, ``accept_index`` and ``num_correct_drafts`` are SGLang's ``predicts``,
-        ``accept_index`` and ``accept_token_num``.
-
-    Notes
-    -----
-    Errors, bad data, devices, determinism, cost: as :func:`accept_tree`. Capturable with ``out``
-    and ``prefix_lens``.
-    """
-    if prefix_lens is None:
-        prefix_lens = _zero_lens(draft_tokens)
-    return accept_tree(
-        draft_tokens,
-        retrieve_next_token,
-        retrieve_next_sibling,
-        prefix_lens,
-        width=width,
-        target_predict=target_predict,
-        retrieve_index=retrieve_index,
-        out=out,
-    )
-
-
-def verify_chain_greedy(
-    draft_tokens: Tensor,
-    target_predict: Tensor,
-    *,
-    prefix_lens: Tensor | None = None,
-    verify_lens: Tensor | None = None,
-    out: AcceptRecord | None = None,
-) -> AcceptRecord:
-    """:func:`accept_chain` on given predictions, without truncation.
-
-    Parameters
-    ----------
-    draft_tokens : int32 | int64 [B, N]
-        Anchor and drafts.
-    target_predict : int32 | int64 [B * N]
-        The target's argmax of every row.
-    prefix_lens : int32 [B], optional
-        Committed KV length. Without it positions count from 0.
-    verify_lens : int32 [B], optional
-        Rows that were verified, anchor included; all if absent.
-    out : AcceptRecord, optional
-        Buffers to fill.
-
-    Returns
-    -------
-    AcceptRecord
-        ``num_correct_drafts`` and ``bonus`` are SGLang's ``correct_len`` and ``bonus`` for DFlash
-        and DSpark.
-
-    Notes
-    -----
-    Errors, bad data, devices, determinism, cost: as :func:`accept_chain`. Capturable with ``out``
-    and ``prefix_lens``.
-    """
-    if prefix_lens is None:
-        prefix_lens = _zero_lens(draft_tokens)
-    return accept_chain(
-        draft_tokens,
-        prefix_lens,
-        target_predict=target_predict,
-        verify_lens=verify_lens,
-        out=out,
-    )
-
-
-def _zero_lens(draft_tokens: Tensor) -> Tensor:
-    return torch.zeros(draft_tokens.shape[0], dtype=torch.int32, device=draft_tokens.device)
+def _refuse_sampling(
+    op: str,
+    sampling: SamplingRules | None,
+    proposal: Proposal | None,
+    logprobs: Logprobs | None,
+    threshold_single: float,
+    threshold_acc: float,
+) -> None:
+    """A request to sample is never verified greedily in silence."""
+    refuse(op, "sampling", sampling, "greedy", "name a sampled rule")
+    refuse(op, "proposal", proposal, "greedy", "it needs no q")
+    refuse(op, "logprobs", logprobs, "greedy", "name a sampled rule, with temperature 0")
+    refuse_thresholds(op, "greedy", threshold_single, threshold_acc)
 
 
 #: DSpark's name for :func:`accept_chain` with its tail, inside the captured verify graph.

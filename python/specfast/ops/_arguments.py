@@ -1,0 +1,145 @@
+"""Records taken apart into the arguments of the registered ops, and what rules refuse."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeVar
+
+from torch import Tensor
+
+from specfast.records import AcceptRecord, FinishRules
+from specfast.sampling import Coins, LogitEdits, Proposal, SamplingRules
+
+Logprobs = Literal["raw", "processed"]
+Given = TypeVar("Given")
+
+
+def finish_tensors(finish: FinishRules | None) -> tuple[Tensor | None, ...]:
+    finish = finish or FinishRules()
+    return (
+        finish.eos_token_ids,
+        finish.stop_token_ids,
+        finish.max_tokens_left,
+        finish.min_tokens_left,
+        finish.ignore_eos,
+    )
+
+
+def sampling_tensors(op: str, sampling: SamplingRules) -> tuple[Tensor | None, ...]:
+    """All but the coins."""
+    expect(op, "sampling", sampling, SamplingRules)
+    edits: tuple[Tensor | None, ...] = (None,) * 4
+    if sampling.edits is not None:
+        expect(op, "sampling.edits", sampling.edits, LogitEdits)
+        given = sampling.edits
+        edits = (given.indptr, given.ids, given.counts, given.biases)
+    return (
+        sampling.temperature,
+        sampling.seeds,
+        sampling.top_k,
+        sampling.top_p,
+        sampling.min_p,
+        sampling.repetition_penalty,
+        sampling.presence_penalty,
+        sampling.frequency_penalty,
+        *edits,
+        sampling.token_bitmask,
+    )
+
+
+def coin_tensors(op: str, sampling: SamplingRules) -> tuple[Tensor | None, Tensor | None]:
+    if sampling.coins is None:
+        return None, None
+    expect(op, "sampling.coins", sampling.coins, Coins)
+    return sampling.coins.accept, sampling.coins.final
+
+
+def proposal_tensors(op: str, proposal: Proposal) -> tuple[Tensor | None, ...]:
+    expect(op, "proposal", proposal, Proposal)
+    return (
+        proposal.logits,
+        None if proposal.records is None else proposal.records.packed,
+        proposal.probs,
+        proposal.sparse_ids,
+        proposal.sparse_values,
+        proposal.row_of_node,
+        proposal.d2t,
+    )
+
+
+def expect(op: str, name: str, value: object, record: type) -> None:
+    """Refuse anything but this record; torch would name neither the argument nor its fields."""
+    if not isinstance(value, record):
+        raise RuntimeError(f"{op}: expected {name} as {record.__name__}, got {said(value)}")
+
+
+def required(op: str, name: str, value: Given | None, rule: str) -> Given:
+    if value is None:
+        raise RuntimeError(f'{op}: expected {name} with rule "{rule}", got None')
+    return value
+
+
+def require_rule(op: str, rule: str, rules: tuple[str, ...]) -> None:
+    if rule in rules:
+        return
+    allowed = ", ".join(f'"{known}"' for known in rules[:-1]) + f' or "{rules[-1]}"'
+    hint = " (it decides on a whole chain: use accept_chain)" if rule == "block" else ""
+    raise RuntimeError(f"{op}: expected rule {allowed}, got {rule!r}{hint}")
+
+
+def refuse(op: str, name: str, value: object, rule: str, why: str) -> None:
+    """Refuse an argument that this rule has no use for."""
+    if value is not None:
+        raise RuntimeError(f'{op}: expected no {name} with rule "{rule}", got {said(value)}: {why}')
+
+
+def refuse_thresholds(op: str, rule: str, threshold_single: float, threshold_acc: float) -> None:
+    if (threshold_single, threshold_acc) != (1.0, 1.0):
+        raise RuntimeError(
+            f'{op}: expected threshold_single and threshold_acc 1 with rule "{rule}", got '
+            f'{threshold_single} and {threshold_acc}: only rule "target_only" has thresholds'
+        )
+
+
+def accept_buffers(
+    op: str,
+    out: AcceptRecord | None,
+    draft_tokens: Tensor,
+    width: int | None,
+    rows: Tensor | None,
+    out_cache_loc: Tensor | None,
+    *,
+    accumulate_status: bool,
+    cap_trim: bool = False,
+    logprobs: str | None = None,
+) -> AcceptRecord:
+    """The caller's record, or a new one; ``width`` None is that of a chain."""
+    if logprobs not in (None, "raw", "processed"):
+        raise RuntimeError(
+            f'{op}: expected logprobs None, "raw" or "processed", got {said(logprobs)}'
+        )
+    if out is not None:
+        if (out.logprobs is None) != (logprobs is None):
+            given = "logprobs" if out.logprobs is None else "out.logprobs"
+            raise RuntimeError(
+                f"{op}: expected out.logprobs exactly when logprobs is asked for, got {given} alone"
+            )
+        return out
+    if accumulate_status:
+        raise RuntimeError(f"{op}: expected out with accumulate_status, got None")
+    # Of any rank: the op has the sentence for a wrong one.
+    batch_size, num_nodes = (1, 1, *draft_tokens.shape)[-2:]
+    return AcceptRecord.empty(
+        batch_size,
+        num_nodes if width is None else width,
+        0 if rows is None else rows.shape[:1].numel(),
+        draft_tokens.device,
+        slots_dtype=None if out_cache_loc is None else out_cache_loc.dtype,
+        cap_trim=cap_trim,
+        logprobs=logprobs is not None,
+    )
+
+
+def said(value: object) -> str:
+    """A value as a sentence names it: plain ones whole, others by their type."""
+    plain = value is None or isinstance(value, (bool, int, float, str))
+    return repr(value) if plain else type(value).__name__
