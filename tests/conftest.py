@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 import torch
+from implementations import IMPLEMENTATIONS, Implementation
 from registered_ops import registered_ops
 
 if TYPE_CHECKING:
@@ -43,17 +44,35 @@ def missing_for_cuda() -> str | None:
     return None
 
 
-@pytest.fixture(params=("cpu", "cuda"))
-def device(request: pytest.FixtureRequest) -> str:
-    """Run the test on each device that is here."""
+def require_device(name: str, request: pytest.FixtureRequest) -> None:
+    """Skip the test where this device is not wanted or not here."""
     wanted = request.config.getoption("--device")
-    if wanted not in (None, request.param):
+    if wanted not in (None, name):
         pytest.skip(f"--device {wanted}")
-    if request.param == "cuda" and (missing := missing_for_cuda()):
+    if name == "cuda" and (missing := missing_for_cuda()):
         if wanted == "cuda":
             pytest.fail(missing)
         pytest.skip(missing)
+
+
+@pytest.fixture(params=("cpu", "cuda"))
+def device(request: pytest.FixtureRequest) -> str:
+    """Run the test on each device that is here."""
+    require_device(request.param, request)
     return request.param
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
+def impl(request: pytest.FixtureRequest) -> Implementation:
+    """Run the test on each implementation of sampled verification that is here."""
+    require_device(request.param, request)
+    return IMPLEMENTATIONS[request.param]
+
+
+@pytest.fixture
+def num_draws(impl: Implementation, request: pytest.FixtureRequest) -> int:
+    """Streams of a test of a law."""
+    return impl.slow_draws if request.config.getoption("--slow") else impl.draws
 
 
 @pytest.fixture(scope="session")

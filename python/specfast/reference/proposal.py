@@ -50,15 +50,15 @@ def proposal_row(
     """q of the children of a node; without a row, q is 0 and nowhere valid."""
     row = _row_index(proposal, b, node, num_requests, num_nodes)
     if not 0 <= row < _num_rows(proposal):
-        return _from_probabilities(torch.full((vocab_size,), -1.0))
+        return _given(torch.full((vocab_size,), -1.0))
     if proposal.records is not None and proposal.logits is not None:
         return _from_record(proposal, row, vocab_size)
     if proposal.probs is not None:
-        return _from_probabilities(_spread(proposal.probs[row].float(), proposal.d2t, vocab_size))
+        return _given(_spread(proposal.probs[row].float(), proposal.d2t, vocab_size))
     assert proposal.sparse_ids is not None
     assert proposal.sparse_values is not None
     ids, values = proposal.sparse_ids[row].long(), proposal.sparse_values[row].float()
-    return _from_probabilities(_scattered(ids, values, vocab_size))
+    return _given(_scattered(ids, values, vocab_size))
 
 
 def _num_rows(proposal: Proposal) -> int:
@@ -120,6 +120,8 @@ def _kept_weights(logits: Tensor, words: Tensor) -> tuple[Tensor, int]:
 
 def _spread(values: Tensor, d2t: Tensor | None, vocab_size: int) -> Tensor:
     """Values of draft ids as values of target ids."""
+    if d2t is None and len(values) == vocab_size:
+        return values
     ids = torch.arange(len(values))
     return _scattered(ids if d2t is None else ids + d2t, values, vocab_size)
 
@@ -128,6 +130,17 @@ def _scattered(ids: Tensor, values: Tensor, vocab_size: int) -> Tensor:
     """float32 [V] with the values at their ids, 0 elsewhere; ids outside are left out."""
     inside = (ids >= 0) & (ids < vocab_size)
     return torch.zeros(vocab_size).scatter(0, ids[inside], values[inside])
+
+
+def _given(values: Tensor) -> ProposalRow:
+    if len(values) <= SMALL_VOCAB:
+        return _small_given(tuple(values.tolist()))
+    return _from_probabilities(values)
+
+
+@functools.lru_cache(maxsize=4096)
+def _small_given(values: tuple[float, ...]) -> ProposalRow:
+    return _from_probabilities(torch.tensor(values))
 
 
 def _from_probabilities(given: Tensor) -> ProposalRow:
