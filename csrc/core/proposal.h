@@ -32,13 +32,14 @@ class ProposalRow {
   SPECFAST_HD float factor() const { return factor_; }
   SPECFAST_HD uint64_t record_mass() const { return record_.mass; }
 
-  // The base of one token: its weight, or its probability as given (0 if that is not one).
+  // The base of one token: its weight, or its probability as given (0 and bad if that is not one,
+  // or if there is no row).
   SPECFAST_HD float base(int32_t id) const {
     bool bad;
     return base(id, &bad);
   }
   SPECFAST_HD float base(int32_t id, bool* bad) const {
-    *bad = false;
+    *bad = !exists_;
     if (!exists_) return 0.0f;
     if (p_.sparse_values != nullptr) return sparse(id, bad);
     int32_t column = column_of(id);

@@ -10,15 +10,15 @@
 
 namespace specfast {
 
-// A coin in [0, 1) that the caller gave.
+// A coin that the caller gave, clamped into [0, 1 - 2^-24]; NaN is a bad 0.
 struct GivenCoin {
   Fraction value;
   int32_t status;
 
   SPECFAST_HD static GivenCoin of(float coin) {
     if (coin >= 0.0f && coin < 1.0f) return {Fraction::of(coin), kStatusOk};
-    if (coin >= 1.0f) return {{(1u << 24) - 1, 24}, kBadParam};
-    return {{0, 0}, kBadParam};
+    if (coin >= 1.0f) return {{(1u << 24) - 1, 24}, kStatusOk};
+    return {{0, 0}, coin < 0.0f ? kStatusOk : kBadParam};
   }
 };
 
