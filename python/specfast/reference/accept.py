@@ -15,7 +15,7 @@ from specfast.reference.accept_batch import (
     write_padding,
     write_request,
 )
-from specfast.reference.block import block_path, trimmed_of_block
+from specfast.reference.block import block_path
 from specfast.reference.rejection import rejection_rule
 from specfast.reference.sampled_request import SampledRequest
 from specfast.reference.target_only import target_only_rule
@@ -181,8 +181,6 @@ def _path(
     trimmed = 0
     if return_trim and step is not None:
         trimmed = trimmed_drafts(batch, b, window, step, path)
-    elif return_trim and request is not None:
-        trimmed = trimmed_of_block(request, window)
     return path, trimmed
 
 

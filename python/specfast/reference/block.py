@@ -33,18 +33,14 @@ def block_path(request: SampledRequest, window: Window) -> Path:
     drafts: list[int] = []
     stops: list[_Stop] = []
     kept, ratio = 0, 1.0
-    while True:
+    while ratio > 0:
         node = len(drafts)
-        p = request.p(window.base + node, drafts)
-        path.status |= p.status
-        draft = -1
-        if node + 1 < window.verified and p.kind != RowKind.UNUSABLE:
-            draft = request.batch.draft(request.b, node + 1)
-            if draft < 0:
-                path.status |= Status.BAD_TOKEN
-        if draft < 0:
+        draft = _draft_after(request, window, node)
+        p = request.p(window.base + node, drafts) if draft >= 0 else None
+        if p is not None:
+            path.status |= p.status
+        if p is None or p.kind == RowKind.UNUSABLE:
             # The end of the chain: what is here decides by its ratio alone.
-            stops.append(_Stop(p, p.masses))
             if node > 0 and _keeps(request, node, ratio, 1.0):
                 kept = node
             break
@@ -56,8 +52,8 @@ def block_path(request: SampledRequest, window: Window) -> Path:
                 kept = node
         drafts.append(draft)
         ratio = next_ratio
-        if ratio == 0:
-            break
+    if kept == len(stops):
+        stops.append(_last_stop(request, window, drafts[:kept], path))
     token, status = _token_after(request, kept, stops[kept])
     path.status |= status
     path.nodes = list(range(kept + 1))
@@ -66,20 +62,24 @@ def block_path(request: SampledRequest, window: Window) -> Path:
     return path
 
 
-def trimmed_of_block(request: SampledRequest, window: Window) -> int:
-    """Drafts past ``verify_lens`` that the whole chain would have kept: a statistic."""
-    if window.verified == 0:
-        return 0
-    whole = window._replace(verified=min(window.rows, request.batch.num_nodes))
-    kept = len(block_path(request, whole).tokens) - 1
-    return max(kept - (window.verified - 1), 0)
+def _draft_after(request: SampledRequest, window: Window, node: int) -> int:
+    """The next draft of the chain; -1 if it is bad or there is none."""
+    return request.batch.draft(request.b, node + 1) if node + 1 < window.verified else -1
+
+
+def _last_stop(request: SampledRequest, window: Window, drafts: list[int], path: Path) -> _Stop:
+    """The row after all drafts; where it could go on, it meets what comes next."""
+    node = len(drafts)
+    p = request.p(window.base + node, drafts)
+    path.status |= p.status
+    if p.kind != RowKind.UNUSABLE and node + 1 < window.verified:
+        path.status |= Status.BAD_TOKEN
+    return _Stop(p, p.masses)
 
 
 def _keeps(request: SampledRequest, node: int, kept: float, of: float) -> bool:
-    """coin < kept / of, for the drafts up to ``node``; a certain answer needs no coin."""
-    if kept <= 0:
-        return False
-    return kept >= of or request.coins.accept(node - 1, lane=0, column=node - 1) * of < kept
+    """coin < kept / of, for the drafts up to ``node``."""
+    return request.coins.accept(node - 1, lane=0, column=node - 1) * of < kept
 
 
 def _continue(

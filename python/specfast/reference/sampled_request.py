@@ -71,9 +71,9 @@ class SampledRequest:
         return float(logits[token] - logits.logsumexp(0))
 
     def processed_logprob(self, row: int, path: Sequence[int], token: int) -> float:
-        """Natural logarithm of the token's probability under p; 0 where p has no choice."""
+        """Natural logarithm of the token's probability under p; -inf where there is no p."""
         p = self.p(row, path)
         if p.kind != RowKind.ORDINARY:
-            return 0.0
+            return 0.0 if p.kind == RowKind.POINT_MASS else -math.inf
         mass = int(p.masses[token])
         return math.log(mass / p.total) if mass > 0 else -math.inf
