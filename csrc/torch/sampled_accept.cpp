@@ -175,8 +175,8 @@ void accept_block(const Tensor& draft_tokens, const Tensor& prefix_lens,
                   const OptionalTensor& edit_ids, const OptionalTensor& edit_counts,
                   const OptionalTensor& edit_biases, const OptionalTensor& token_bitmask,
                   const OptionalTensor& accept_coins, const OptionalTensor& final_coins,
-                  bool return_trim, bool processed_logprobs, const Tensor& per_request,
-                  const Tensor& per_step, const Tensor& predict, const OptionalTensor& slots,
+                  bool processed_logprobs, const Tensor& per_request, const Tensor& per_step,
+                  const Tensor& predict, const OptionalTensor& slots,
                   const OptionalTensor& logprobs) {
   ArgChecks args("accept_block", draft_tokens);
   SampledAcceptParams p{};
@@ -187,7 +187,7 @@ void accept_block(const Tensor& draft_tokens, const Tensor& prefix_lens,
       target_logits,
       {temperature, seeds, top_k, top_p, min_p, repetition_penalty, presence_penalty,
        frequency_penalty, edit_indptr, edit_ids, edit_counts, edit_biases, token_bitmask},
-      {accept_coins, final_coins}, return_trim, {per_request, per_step, predict, slots}, logprobs,
+      {accept_coins, final_coins}, false, {per_request, per_step, predict, slots}, logprobs,
       processed_logprobs, p);
   check_chain_width(args);
   p.proposal = checked_proposal(args,
@@ -206,11 +206,10 @@ constexpr char kRowsSchema[] = "Tensor draft_tokens, Tensor prefix_lens, Tensor 
 constexpr char kLinksSchema[] =
     "Tensor? retrieve_next_token, Tensor? retrieve_next_sibling, Tensor? retrieve_index, ";
 
-std::string schema(const char* op, const std::string& rule_inputs, const char* thresholds) {
+std::string schema(const char* op, const std::string& rule_inputs, const char* rule_numbers) {
   return std::string(op) + "(" + kRowsSchema + rule_inputs + kAcceptSchema + ", " +
-         kSamplingSchema + ", Tensor? accept_coins, Tensor? final_coins, " + thresholds +
-         "bool return_trim, bool processed_logprobs, " + kRecordSchema +
-         ", Tensor(e!)? logprobs) -> ()";
+         kSamplingSchema + ", Tensor? accept_coins, Tensor? final_coins, " + rule_numbers +
+         "bool processed_logprobs, " + kRecordSchema + ", Tensor(e!)? logprobs) -> ()";
 }
 
 }  // namespace
@@ -219,9 +218,10 @@ std::string schema(const char* op, const std::string& rule_inputs, const char* t
 STABLE_TORCH_LIBRARY_FRAGMENT(specfast, m) {
   using namespace specfast;
   std::string links = kLinksSchema, proposal = std::string(kProposalSchema) + ", ";
-  m.def(
-      schema("accept_target_only", links, "float threshold_single, float threshold_acc, ").c_str());
-  m.def(schema("accept_rejection", links + proposal, "").c_str());
+  m.def(schema("accept_target_only", links,
+               "float threshold_single, float threshold_acc, bool return_trim, ")
+            .c_str());
+  m.def(schema("accept_rejection", links + proposal, "bool return_trim, ").c_str());
   m.def(schema("accept_block", proposal, "").c_str());
 }
 

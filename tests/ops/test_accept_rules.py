@@ -55,6 +55,10 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
         "both",
         {"rule": "target_only", "sampling": RULES, "target_predict": ints(R)},
     ),
+    'no return_trim with rule "block", got True: drafts past the cut would change': (
+        "chain",
+        {"rule": "block", "sampling": RULES, "proposal": DENSE, "return_trim": True},
+    ),
     'target_logits with rule "target_only", got None': (
         "both",
         {"rule": "target_only", "sampling": RULES, "target_logits": None},

@@ -129,10 +129,6 @@ SAMPLING = {
 
 ACCEPT = {
     "out with accumulate_status, got None": {"accumulate_status": True},
-    r"return_trim without qo_indptr \(rows past the cut": {
-        "return_trim": True,
-        "qo_indptr": int32([0, 3, 6]),
-    },
     "draft_tokens of dtype int32 or int64, got float32": {"draft_tokens": torch.zeros(B, N)},
     r"draft_tokens of shape \[B, N\], got \[2\]": {"draft_tokens": ints(B)},
     r"target_logits of shape \[R=6, V\], got \[5, 40\]": {"target_logits": torch.zeros(5, V)},
@@ -166,6 +162,10 @@ ACCEPT = {
 }
 
 LINKS = {
+    r"return_trim without qo_indptr \(rows past the cut": {
+        "return_trim": True,
+        "qo_indptr": int32([0, 3, 6]),
+    },
     "retrieve_next_token and retrieve_next_sibling of a tree, or for a chain no links, got only": {
         "retrieve_next_sibling": ints(B, N)
     },

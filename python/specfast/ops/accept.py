@@ -237,8 +237,8 @@ def accept_chain(
         accepted, a later row is not read.
     return_trim : bool
         Also count in ``cap_trim_lens`` the drafts at or past ``verify_lens`` that would have been
-        accepted. Reads the rows past the cut, which must exist; refused with ``qo_indptr``.
-        Changes no other field.
+        accepted. Reads the rows past the cut, which must exist; refused with ``qo_indptr``
+        and rule "block". Changes no other field.
     rule : "greedy" | "target_only" | "rejection" | "block"
         "greedy" repeats the argmax. The others sample, and are lossless:
         :func:`accept_target_only` for any drafts, :func:`accept_rejection` and
@@ -280,6 +280,11 @@ sampling, threshold_single, threshold_acc, logprobs, out, accumulate_status
     """
     require_rule("accept_chain", rule, ("greedy", "target_only", "rejection", "block"))
     if rule != "greedy":
+        trim = {"return_trim": return_trim}
+        if rule == "block":
+            trim = {}
+            why = "drafts past the cut would change what is kept before it"
+            refuse("accept_chain", "return_trim", return_trim or None, rule, why)
         return _accept_sampled(
             "accept_chain",
             rule,
@@ -295,7 +300,7 @@ sampling, threshold_single, threshold_acc, logprobs, out, accumulate_status
             verify_lens=verify_lens,
             finish=finish,
             out_cache_loc=out_cache_loc,
-            return_trim=return_trim,
+            **trim,
             logprobs=logprobs,
             out=out,
             accumulate_status=accumulate_status,

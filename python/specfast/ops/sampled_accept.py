@@ -286,7 +286,6 @@ def accept_block(
     verify_lens: Tensor | None = None,
     finish: FinishRules | None = None,
     out_cache_loc: Tensor | None = None,
-    return_trim: bool = False,
     logprobs: Logprobs | None = None,
     out: AcceptRecord | None = None,
     accumulate_status: bool = False,
@@ -304,8 +303,7 @@ def accept_block(
         As in :func:`accept_target_only`, of a chain.
     proposal : Proposal
         q of each draft, as in :func:`accept_rejection`.
-    vocab_size, qo_indptr, verify_lens, finish, out_cache_loc, return_trim, logprobs, out, \
-accumulate_status
+    vocab_size, qo_indptr, verify_lens, finish, out_cache_loc, logprobs, out, accumulate_status
         As in :func:`accept_target_only`.
 
     Returns
@@ -350,7 +348,6 @@ accumulate_status
         target_logits,
         out_cache_loc,
         accumulate_status=accumulate_status,
-        cap_trim=return_trim,
         logprobs=logprobs,
     )
     torch.ops.specfast.accept_block(
@@ -366,7 +363,6 @@ accumulate_status
         accumulate_status,
         *sampling_tensors("accept_block", sampling),
         *coin_tensors("accept_block", sampling),
-        return_trim,
         logprobs == "processed",
         out.per_request,
         out.per_step,
