@@ -161,6 +161,10 @@ void AcceptWorkload::expect_equal_records(int set) {
                    ": the CPU body accepts " + std::to_string(accepted) + " drafts of " +
                    std::to_string(planned));
   }
+  expect_equal_fields(set);
+}
+
+void AcceptWorkload::expect_equal_fields(int set) {
   predict_.expect_equal(set, "predict");
   accept_index_.expect_equal(set, "accept_index");
   num_correct_drafts_.expect_equal(set, "num_correct_drafts");
@@ -176,7 +180,15 @@ void AcceptWorkload::expect_equal_records(int set) {
   status_.expect_equal(set, "status");
 }
 
-Traffic AcceptWorkload::traffic() const {
+double AcceptWorkload::mean_accept_len() {
+  double sum = 0;
+  for (int set = 0; set < sets_; ++set) {
+    sum = std::accumulate(accept_lens_.host(set), accept_lens_.host(set) + batch_, sum);
+  }
+  return sum / sets_ / batch_;
+}
+
+Traffic AcceptWorkload::traffic() {
   double visited = 0;
   double longest = 0;
   for (const DraftTree& tree : trees_) {

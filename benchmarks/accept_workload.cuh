@@ -21,13 +21,17 @@ class AcceptWorkload : public Workload {
   AcceptWorkload(const Point& point, int width, MakeTree make_tree);
 
   int sets() const override { return sets_; }
-  Traffic traffic() const override;
+  Traffic traffic() override;
 
  protected:
   AcceptParams accept_params(Side side, int set);
   TargetRows target_rows(Side side, int set);
   const DraftTree& tree(int set, int request) const { return trees_[set * batch_ + request]; }
+  // The records of both sides are equal, and their paths those that were planned.
   void expect_equal_records(int set);
+  void expect_equal_fields(int set);
+  // Rows on the paths of the host's records, per request: once all sets are checked.
+  double mean_accept_len();
 
   int batch_;
   int nodes_;

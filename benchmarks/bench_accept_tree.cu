@@ -31,7 +31,7 @@ class AcceptTree : public AcceptWorkload {
     accept_tree_cpu(params(Side::kHost, set));
     expect_equal_records(set);
   }
-  Traffic traffic() const override {
+  Traffic traffic() override {
     Traffic traffic = AcceptWorkload::traffic();
     traffic.bytes += next_token_.bytes() + next_sibling_.bytes();
     return traffic;

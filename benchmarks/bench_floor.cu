@@ -23,7 +23,7 @@ class EmptyKernel : public Workload {
     specfast::launch(empty_kernel, {dim3(blocks_), dim3(32)}, stream);
   }
   void check(int) override {}
-  Traffic traffic() const override { return {}; }
+  Traffic traffic() override { return {}; }
 
  private:
   int blocks_;
@@ -47,7 +47,7 @@ class DeviceCopy : public Workload {
                                         cudaMemcpyDeviceToDevice, stream));
   }
   void check(int) override {}
-  Traffic traffic() const override { return {2.0 * kBytes, 0, 0}; }
+  Traffic traffic() override { return {2.0 * kBytes, 0, 0}; }
 
  private:
   static constexpr int kSets = 4;
@@ -118,7 +118,7 @@ class RowMaximum : public Workload {
     }
     maxima_.expect_equal(set, "maxima");
   }
-  Traffic traffic() const override { return {rows_ * LogitPool::kRowBytes, 1, 1}; }
+  Traffic traffic() override { return {rows_ * LogitPool::kRowBytes, 1, 1}; }
 
  private:
   static constexpr double kColdBytes = 256e6;

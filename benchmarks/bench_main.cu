@@ -80,9 +80,9 @@ Row run_point(const Benchmark& benchmark, const Point& point, const Options& opt
   try {
     std::unique_ptr<Workload> workload = benchmark.prepare(point);
     row.sets = workload->sets();
-    row.traffic = workload->traffic();
     row.launches_per_call = workload->launches_per_call();
     check_against_cpu(*workload);
+    row.traffic = workload->traffic();
     if (!options.check_only) {
       int rounds = (kCallsPerGraph + row.sets - 1) / row.sets;
       row.timing = time_in_graph(

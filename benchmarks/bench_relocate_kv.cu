@@ -128,7 +128,7 @@ class RelocateKv : public Workload {
                      origins.on(Side::kDevice, 0), strangers.on(Side::kDevice, 0));
     strangers.expect_equal(0, "misplaced words");
   }
-  Traffic traffic() const override { return {2.0 * moved_ * kBuffers * kItemBytes, 0, 0}; }
+  Traffic traffic() override { return {2.0 * moved_ * kBuffers * kItemBytes, 0, 0}; }
 
  private:
   static constexpr int kColumnBytes = 16;

@@ -25,7 +25,7 @@ class SelectDraftTokens : public TreeWorkload {
     selected_.expect_equal(set, "selected_index");
     status_.expect_equal(set, "status");
   }
-  Traffic traffic() const override { return {input_bytes() + selected_.bytes(), 0, 0}; }
+  Traffic traffic() override { return {input_bytes() + selected_.bytes(), 0, 0}; }
 
  private:
   SelectDraftTokensParams params(Side side, int set) {
@@ -44,7 +44,7 @@ class SelectAndBuildTree : public TreeWorkload {
     select_and_build_tree_cpu(params(Side::kHost, set));
     expect_equal_records(set);
   }
-  Traffic traffic() const override {
+  Traffic traffic() override {
     double tokens = 8.0 * batch_ * nodes_;
     return {input_bytes() + tokens + record_bytes(), 0, 0};
   }
@@ -76,7 +76,7 @@ class BuildTree : public TreeWorkload {
     build_tree_cpu(params(Side::kHost, set));
     expect_equal_records(set);
   }
-  Traffic traffic() const override {
+  Traffic traffic() override {
     double tokens = 8.0 * batch_ * nodes_;
     double parents = 8.0 * batch_ * candidates_ / expansion_.topk;
     return {selected_.bytes() + parents + tokens + record_bytes(), 0, 0};
@@ -118,7 +118,7 @@ class TreeFromParents : public TreeWorkload {
     tree_from_parents_cpu(params(Side::kHost, set));
     expect_equal_records(set);
   }
-  Traffic traffic() const override {
+  Traffic traffic() override {
     double tokens = 8.0 * batch_ * nodes_;
     return {tokens + given_parents_.bytes() + record_bytes(), 0, 0};
   }

@@ -53,7 +53,8 @@ class Workload {
   // After exactly one launch on every set: compares with the CPU body, throws Mismatch. Several
   // threads check different sets at once.
   virtual void check(int set) = 0;
-  virtual Traffic traffic() const = 0;
+  // After all checks.
+  virtual Traffic traffic() = 0;
   virtual int launches_per_call() const { return 1; }
 };
 

@@ -89,7 +89,7 @@ class LogitEdits {
     team.atomic_or(&touched_[id / 32], 1u << (id % 32));
   }
 
-  SPECFAST_HD float penalised(int32_t id, float value) const {
+  SPECFAST_HD_OUTLINED float penalised(int32_t id, float value) const {
     int32_t count = -1;
     int32_t entry = find(id);
     if (entry >= 0) {

@@ -137,17 +137,20 @@ class LogitRow {
   }
 
   SPECFAST_HD LogitGroup<T> load(int32_t id) const {
-    LogitGroup<T> group;
 #if defined(__CUDA_ARCH__)
     if (aligned_ && id + kGroupIds <= vocab_size_) {
+      LogitGroup<T> group;
       const uint4* words = reinterpret_cast<const uint4*>(data_ + id);
       uint4* out = reinterpret_cast<uint4*>(&group);
-#pragma unroll
+      SPECFAST_UNROLL
       for (size_t i = 0; i < sizeof(group) / sizeof(uint4); ++i) out[i] = __ldg(words + i);
       return group;
     }
 #endif
-    SPECFAST_UNROLL
+    return load_one_by_one(id);
+  }
+  SPECFAST_HD_OUTLINED LogitGroup<T> load_one_by_one(int32_t id) const {
+    LogitGroup<T> group;
     for (int i = 0; i < kGroupIds; ++i) {
       group.values[i] = id + i < vocab_size_ ? data_[id + i] : minus_infinity();
     }

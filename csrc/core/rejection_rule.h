@@ -52,7 +52,7 @@ struct RejectionRule {
   }
 
   template <class Team, class State>
-  SPECFAST_HD int32_t choose(Team& team, State& s, int32_t node, int32_t* status) {
+  SPECFAST_HD_OUTLINED int32_t choose(Team& team, State& s, int32_t node, int32_t* status) {
     const DraftChildren& children = s.children;
     residual.count = 0;
     if (s.row.kind != kOrdinaryRow) return s.child_with(s.row.argmax, status);
@@ -88,7 +88,7 @@ struct RejectionRule {
   }
 
   template <class Team, class State>
-  SPECFAST_HD Drawn finish(Team& team, State& s, int32_t node) {
+  SPECFAST_HD_OUTLINED Drawn finish(Team& team, State& s, int32_t node) {
     auto target = [&](uint64_t total) { return s.final_target(node, total); };
     if (residual.count == 0) return s.row.draw(team, Exclusions{}, target);
     if (residual_mass == 0) return {s.row.last_kept(team), kZeroResidual};
@@ -109,8 +109,8 @@ struct RejectionRule {
   }
 
   template <class Team, class State>
-  SPECFAST_HD void reject(Team& team, State& s, const ProposalRow& q, float p_factor, int32_t token,
-                          float q_factor) {
+  SPECFAST_HD_OUTLINED void reject(Team& team, State& s, const ProposalRow& q, float p_factor,
+                                   int32_t token, float q_factor) {
     if (team.rank() == 0) {
       residual.tried[residual.count] = token;
       residual.levels[residual.count] = {q_factor, 0.0f};
@@ -124,7 +124,8 @@ struct RejectionRule {
 
   // The factor of q without the tokens tried so far.
   template <class Team, class State>
-  SPECFAST_HD float next_q_factor(Team& team, State& s, const ProposalRow& q, uint64_t* left) {
+  SPECFAST_HD_OUTLINED float next_q_factor(Team& team, State& s, const ProposalRow& q,
+                                           uint64_t* left) {
     bool masses_are_weights = q.has_record();
     if (residual.count == 1) {
       *left = q.record_mass();

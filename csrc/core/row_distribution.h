@@ -40,8 +40,8 @@ class RowDistribution {
 
   // Reads a row: its largest value, then its mass or, with top-k, its few kept tokens.
   template <class Team>
-  SPECFAST_HD void open(Team& team, const T* data, const int32_t* bitmask,
-                        const RequestSampling& sampling) {
+  SPECFAST_HD_OUTLINED void open(Team& team, const T* data, const int32_t* bitmask,
+                                 const RequestSampling& sampling) {
     row.open(team, data);
     if constexpr (kEdited) row.edits.set_bitmask(bitmask);
     cut_key = 0;
@@ -87,7 +87,7 @@ class RowDistribution {
   // Draws from the kept tokens but the excluded ones. `target(total)` maps their mass to a number
   // below it.
   template <class Team, class Target>
-  SPECFAST_HD Drawn draw(Team& team, const Exclusions& excluded, Target target) {
+  SPECFAST_HD_OUTLINED Drawn draw(Team& team, const Exclusions& excluded, Target target) {
     if (kind != kOrdinaryRow) {
       bool gone = kind == kPointMass && excluded.contain(argmax);
       return {argmax, gone ? kZeroResidual : kStatusOk};
@@ -123,7 +123,7 @@ class RowDistribution {
     uint64_t mass;
   };
   template <class Team>
-  SPECFAST_HD RawRow raw(Team& team) {
+  SPECFAST_HD_OUTLINED RawRow raw(Team& team) {
     float best = -INFINITY;
     row.for_each_raw_group(team, [&](int32_t, const float (&values)[kGroupIds]) {
       SPECFAST_UNROLL
@@ -145,7 +145,7 @@ class RowDistribution {
 
   // The last id among the kept ones.
   template <class Team>
-  SPECFAST_HD int32_t last_kept(Team& team) {
+  SPECFAST_HD_OUTLINED int32_t last_kept(Team& team) {
     if (kind != kOrdinaryRow) return argmax;
     if (has_candidates_) return candidates_.last(team);
     int32_t last = 0;
@@ -169,7 +169,7 @@ class RowDistribution {
 
   // The first pass: largest value, argmax, NaN, and a value that at least top_k tokens reach.
   template <class Team>
-  SPECFAST_HD uint32_t read_largest(Team& team, int32_t top_k) {
+  SPECFAST_HD_OUTLINED uint32_t read_largest(Team& team, int32_t top_k) {
     float best = -INFINITY;
     int32_t best_id = 0;
     bool has_nan = false;
@@ -209,7 +209,7 @@ class RowDistribution {
   }
 
   template <class Team>
-  SPECFAST_HD int32_t lowest_allowed(Team& team) {
+  SPECFAST_HD_OUTLINED int32_t lowest_allowed(Team& team) {
     int32_t lowest = row.vocab_size();
     for (int32_t id = team.rank(); id < lowest; id += team.size()) {
       if (row.edits.allows(id)) lowest = id;
@@ -225,14 +225,14 @@ class RowDistribution {
   }
 
   template <class Team>
-  SPECFAST_HD uint64_t kept_mass(Team& team) {
+  SPECFAST_HD_OUTLINED uint64_t kept_mass(Team& team) {
     if (has_candidates_) return candidates_.keep_from(team, cut_key);
     auto masses_of = token_masses([&](int32_t id, float value) { return mass_of(id, value); });
     return masses.sum(team, exchange, row, masses_of);
   }
 
   template <class Team>
-  SPECFAST_HD void cut_by_count(Team& team, int32_t count, uint32_t bound) {
+  SPECFAST_HD_OUTLINED void cut_by_count(Team& team, int32_t count, uint32_t bound) {
     if (bound > 0 && collect_from(team, bound, UINT32_MAX)) {
       has_candidates_ = true;
       cut_key = candidates_.cut_at(team, 0, count, one_each).key;
@@ -242,7 +242,7 @@ class RowDistribution {
   }
 
   template <class Team>
-  SPECFAST_HD void cut_by_mass(Team& team, Fraction top_p) {
+  SPECFAST_HD_OUTLINED void cut_by_mass(Team& team, Fraction top_p) {
     uint64_t target = fraction_above(top_p, kept_mass(team));
     if (has_candidates_) {
       cut_key = candidates_.cut_at(team, 0, target, mass_each).key;
@@ -253,7 +253,7 @@ class RowDistribution {
 
   // Takes out what has less mass than `least`.
   template <class Team>
-  SPECFAST_HD void raise_cut(Team& team, uint64_t least) {
+  SPECFAST_HD_OUTLINED void raise_cut(Team& team, uint64_t least) {
     if (has_candidates_) {
       candidates_.keep_from(team, cut_key);
       cut_key = candidates_.lowest_key(team, least);
@@ -288,7 +288,7 @@ class RowDistribution {
   // Sets the cut to the kept token at which the running measure reaches `target`, if it does: by
   // bisection until few enough tokens are left to look at each, or only equal ones.
   template <class Team>
-  SPECFAST_HD void narrow(Team& team, bool by_mass, uint64_t target) {
+  SPECFAST_HD_OUTLINED void narrow(Team& team, bool by_mass, uint64_t target) {
     float floor = weights.max - 42.0f / weights.scale2;
     uint32_t low = max_of(value_order(floor), 1u);  // below it nothing has mass
     uint32_t high = value_order(weights.max) + 1;
@@ -325,7 +325,7 @@ class RowDistribution {
   }
 
   template <class Team>
-  SPECFAST_HD Extent extent_from(Team& team, uint32_t order) {
+  SPECFAST_HD_OUTLINED Extent extent_from(Team& team, uint32_t order) {
     int64_t count = 0;
     uint64_t of_thread = 0;
     row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {

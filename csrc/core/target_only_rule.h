@@ -18,8 +18,8 @@ struct TargetOnlyRule {
 
   // The accepted child of the row's node, by its number in sibling order, or -1.
   template <class Team, class T, bool kEdited>
-  SPECFAST_HD int32_t choose(Team& team, SampledState<T, kEdited>& s, int32_t node,
-                             int32_t* status) {
+  SPECFAST_HD_OUTLINED int32_t choose(Team& team, SampledState<T, kEdited>& s, int32_t node,
+                                      int32_t* status) {
     DraftChildren& children = s.children;
     auto& row = s.row;
     if (row.kind != kOrdinaryRow) return s.child_with(row.argmax, status);
@@ -49,7 +49,7 @@ struct TargetOnlyRule {
 
   // The token after a row whose children were all rejected.
   template <class Team, class T, bool kEdited>
-  SPECFAST_HD Drawn finish(Team& team, SampledState<T, kEdited>& s, int32_t node) {
+  SPECFAST_HD_OUTLINED Drawn finish(Team& team, SampledState<T, kEdited>& s, int32_t node) {
     return s.row.draw(team, s.children.excluded(),
                       [&](uint64_t total) { return s.final_target(node, total); });
   }

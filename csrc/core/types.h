@@ -7,8 +7,11 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #define SPECFAST_HD __host__ __device__ __forceinline__
+// For what runs rarely or is long: one copy instead of one per call.
+#define SPECFAST_HD_OUTLINED __host__ __device__ __noinline__
 #else
 #define SPECFAST_HD inline
+#define SPECFAST_HD_OUTLINED inline
 #endif
 
 // Before a loop that is short or runs rarely: unrolling it would only lengthen the way past it.
