@@ -31,8 +31,8 @@ def _ops_on(device: str) -> Implementation:
         ops.accept_tree,
         ops.sample_rows,
         device=device,
-        draws=20_000,
-        slow_draws=400_000,
+        draws=1_500,
+        slow_draws=200_000,
     )
 
 
@@ -43,8 +43,8 @@ IMPLEMENTATIONS = {
         reference.accept_tree,
         reference.sample_rows,
         device="cpu",
-        draws=2_000,
-        slow_draws=40_000,
+        draws=150,
+        slow_draws=10_000,
     ),
     "cpu": _ops_on("cpu"),
     "cuda": _ops_on("cuda"),

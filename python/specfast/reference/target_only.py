@@ -35,7 +35,7 @@ def target_only_rule(
         accumulated = 0
         for child in children:
             status |= child.status
-            if child.token < 0 or child.token in tokens:
+            if child.token < 0 or is_repeated(child.token, tokens):
                 continue
             tokens.append(child.token)
             if coin is None:
@@ -53,6 +53,11 @@ def target_only_rule(
         return Step(-1, token, status | drawn_status)
 
     return step
+
+
+def is_repeated(token: int, tokens: list[int]) -> bool:
+    """Whether an earlier sibling has the token: its probability counts once."""
+    return token in tokens
 
 
 def is_below(product: float, mass: int, total: int) -> bool:
