@@ -79,15 +79,15 @@ struct BlockRule {
   }
 
   template <class State>
-  SPECFAST_HD static auto masses_of(const State& s, const ProposalRow& q, float ratio) {
+  SPECFAST_HD static auto rest_of(const State& s, const ProposalRow& q, float ratio) {
     float p_factor = inverse_mass(s.row.mass);
     float q_factor = q.factor();
-    return token_masses([&s, &q, ratio, p_factor, q_factor](int32_t id, float value) -> uint64_t {
+    return [&s, &q, ratio, p_factor, q_factor](int32_t id, float value) {
       float weight = s.row.weight_of(id, value);
-      if (weight == 0.0f) return 0;
+      if (weight == 0.0f) return 0.0f;
       float rest = fmaf(ratio, weight * p_factor, -(q.base(id) * q_factor));
-      return rest > 0.0f ? to_mass(rest) : 0;
-    });
+      return rest > 0.0f ? rest : 0.0f;
+    };
   }
 
   // Mass of max(r p - q, 0). On a point mass q counts as sure of its draft.
@@ -95,7 +95,7 @@ struct BlockRule {
   SPECFAST_HD_OUTLINED static uint64_t residual_mass(Team& team, State& s, const ProposalRow& q,
                                                      float ratio, int32_t draft) {
     if (s.row.kind == kPointMass) return draft == s.row.argmax ? 0 : to_mass(ratio);
-    return s.row.sum(team, masses_of(s, q, ratio));
+    return s.row.sum(team, rest_of(s, q, ratio));
   }
 
   // Whether the coin of the first `i` drafts is below Z / (Z + 1 - r).
@@ -126,10 +126,10 @@ struct BlockRule {
     auto target = [&](uint64_t total) { return s.final_target(kept, total); };
     if (all || s.row.kind != kOrdinaryRow) return s.row.draw(team, Exclusions{}, target);
     q.open(s.b, kept, s.p.accept.num_nodes);
-    auto masses = masses_of(s, q, ratio);
-    uint64_t total = s.row.sum(team, masses);
+    auto rest = rest_of(s, q, ratio);
+    uint64_t total = s.row.sum(team, rest);
     if (total == 0) return {s.row.last_kept(team), kZeroResidual};
-    return {s.row.find(team, masses, target(total)), kStatusOk};
+    return {s.row.find(team, rest, target(total)), kStatusOk};
   }
 };
 

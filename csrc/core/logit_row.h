@@ -7,11 +7,10 @@
 
 namespace specfast {
 
-// Rows are read in groups of eight neighbouring ids and tiles of 128 groups. A part owns a range of
-// tiles, a subgroup every so-manieth of them, a lane every so-manieth group of a tile: the same
-// thread meets the same ids in every pass.
+// Rows are read in groups of eight neighbouring ids. A part owns a range of tiles of 32 groups; its
+// threads share the groups evenly, and the same thread meets the same ids in every pass.
 constexpr int kGroupIds = 8;
-constexpr int kTileGroups = 128;
+constexpr int kTileGroups = 32;
 constexpr int kTileIds = kGroupIds * kTileGroups;
 
 // Eight logits as they lie in memory.
@@ -42,11 +41,11 @@ class LogitRow {
   LogitEdits edits;
 
   SPECFAST_HD LogitRow(int32_t vocab_size, int32_t tiles_to_keep)
-      : vocab_size_(vocab_size), kept_tiles_(tiles_to_keep) {}
+      : vocab_size_(vocab_size), kept_groups_(tiles_to_keep * kTileGroups) {}
 
   template <class Arena>
   SPECFAST_HD void place(Arena& arena, int32_t max_path) {
-    kept_ = arena.template scratch<LogitGroup<T>>(kept_tiles_ * kTileGroups);
+    kept_ = arena.template scratch<LogitGroup<T>>(kept_groups_);
     if (kEdited) edits.place(arena, vocab_size_, max_path);
   }
 
@@ -68,61 +67,59 @@ class LogitRow {
     return value;
   }
 
-  // Calls visit(first_id, values) for this thread's groups of the part's tiles, and end_tile(tile)
-  // after each tile, on all lanes alike. Past the vocabulary values are -inf.
-  template <class Team, class Visit, class EndTile>
-  SPECFAST_HD void for_each_group(Team& team, Visit visit, EndTile end_tile) {
-    for (int32_t tile = tiles_.begin + team.subgroup(); tile < tiles_.end;
-         tile += team.subgroups()) {
-      for_each_group_of(team, tile, visit);
-      end_tile(tile);
-    }
-    is_kept_ = true;
-  }
+  // Calls visit(first_id, values) for this thread's groups. Past the vocabulary values are -inf.
   template <class Team, class Visit>
   SPECFAST_HD void for_each_group(Team& team, Visit visit) {
-    for_each_group(team, visit, [](int32_t) {});
+    for_each_stored_group(team, [&](int32_t id, const LogitGroup<T>& group) {
+      float values[kGroupIds];
+      unpack(group, values);
+      edit(id, values);
+      visit(id, values);
+    });
   }
 
   // The logits as they came, without edits.
   template <class Team, class Visit>
   SPECFAST_HD void for_each_raw_group(Team& team, Visit visit) {
-    for (int32_t tile = tiles_.begin + team.subgroup(); tile < tiles_.end;
-         tile += team.subgroups()) {
-      for_each_group_of<Team, Visit, false>(team, tile, visit);
-    }
+    for_each_stored_group(team, [&](int32_t id, const LogitGroup<T>& group) {
+      float values[kGroupIds];
+      unpack(group, values);
+      visit(id, values);
+    });
   }
 
-  // The same for one tile, by one subgroup.
-  template <class Team, class Visit, bool kWithEdits = kEdited>
-  SPECFAST_HD void for_each_group_of(Team& team, int32_t tile, Visit visit) {
-    constexpr int kRounds = Team::kOnDevice ? kTileGroups / 32 : 1;
-    int lanes = team.lanes();
-    bool keeps = tile - tiles_.begin < kept_tiles_;
-    LogitGroup<T>* kept = kept_ + (tile - tiles_.begin) * kTileGroups;
-    for (int first = team.lane(); first < kTileGroups; first += kRounds * lanes) {
-      // All loads of a tile are asked for before the first is looked at.
-      LogitGroup<T> groups[kRounds];
+  // The same as they lie in memory: visit(first_id, LogitGroup).
+  template <class Team, class Visit>
+  SPECFAST_HD void for_each_stored_group(Team& team, Visit visit) {
+    constexpr int kInFlight = Team::kOnDevice ? 4 : 1;
+    int32_t step = team.size();
+    int32_t groups = tiles_.size() * kTileGroups;
+    int32_t first_id = tiles_.begin * kTileIds;
+    SPECFAST_NO_UNROLL
+    for (int32_t begin = team.rank(); begin < groups; begin += kInFlight * step) {
+      // All loads are asked for before the first is looked at.
+      LogitGroup<T> loaded[kInFlight];
       SPECFAST_UNROLL
-      for (int k = 0; k < kRounds; ++k) {
-        int group = first + k * lanes;
-        int32_t id = tile * kTileIds + group * kGroupIds;
-        groups[k] = keeps && is_kept_ ? kept[group] : load(id);
+      for (int k = 0; k < kInFlight; ++k) {
+        int32_t group = begin + k * step;
+        if (group < groups) loaded[k] = fetch(group, first_id + group * kGroupIds);
       }
       SPECFAST_UNROLL
-      for (int k = 0; k < kRounds; ++k) {
-        int group = first + k * lanes;
-        int32_t id = tile * kTileIds + group * kGroupIds;
-        if (keeps && !is_kept_) kept[group] = groups[k];
-        float values[kGroupIds];
-        SPECFAST_UNROLL
-        for (int i = 0; i < kGroupIds; ++i) values[i] = to_float(groups[k].values[i]);
-        if constexpr (kWithEdits) {
-          if (id < vocab_size_) edits.apply(id, values);
-        }
-        visit(id, values);
+      for (int k = 0; k < kInFlight; ++k) {
+        int32_t group = begin + k * step;
+        if (group >= groups) break;
+        if (!is_kept_ && group < kept_groups_) kept_[group] = loaded[k];
+        visit(first_id + group * kGroupIds, loaded[k]);
       }
     }
+    is_kept_ = true;
+  }
+
+  // The values of one group of a tile of this part, after a barrier since the row was first read.
+  SPECFAST_HD void group_of_tile(int32_t tile, int group, float (&values)[kGroupIds]) const {
+    int32_t id = tile * kTileIds + group * kGroupIds;
+    unpack(fetch((tile - tiles_.begin) * kTileGroups + group, id), values);
+    edit(id, values);
   }
 
  private:
@@ -134,6 +131,22 @@ class LogitRow {
     } else {
       return Float16{0xfc00};
     }
+  }
+
+  SPECFAST_HD static void unpack(const LogitGroup<T>& group, float (&values)[kGroupIds]) {
+    SPECFAST_UNROLL
+    for (int i = 0; i < kGroupIds; ++i) values[i] = to_float(group.values[i]);
+  }
+
+  SPECFAST_HD void edit(int32_t id, float (&values)[kGroupIds]) const {
+    if constexpr (kEdited) {
+      if (id < vocab_size_) edits.apply(id, values);
+    }
+  }
+
+  // Group `group` of this part, from scratch if it is there.
+  SPECFAST_HD LogitGroup<T> fetch(int32_t group, int32_t id) const {
+    return is_kept_ && group < kept_groups_ ? kept_[group] : load(id);
   }
 
   SPECFAST_HD LogitGroup<T> load(int32_t id) const {
@@ -159,8 +172,8 @@ class LogitRow {
 
   const T* data_ = nullptr;
   int32_t vocab_size_;
-  int32_t kept_tiles_;
-  LogitGroup<T>* kept_ = nullptr;  // scratch [kept_tiles, kTileGroups]
+  int32_t kept_groups_;
+  LogitGroup<T>* kept_ = nullptr;  // scratch [kept_groups]
   TileRange tiles_{0, 0};
   bool aligned_ = false;
   bool is_kept_ = false;

@@ -95,17 +95,16 @@ struct RejectionRule {
     ProposalRow q(s.p.proposal);
     q.open(s.b, node, s.p.accept.num_nodes);
     float p_factor = inverse_mass(s.row.mass);
-    return {s.row.find(team, masses_of(s, q, p_factor), target(residual_mass)), kStatusOk};
+    return {s.row.find(team, rest_of(s, q, p_factor), target(residual_mass)), kStatusOk};
   }
 
  private:
   template <class State>
-  SPECFAST_HD auto masses_of(const State& s, const ProposalRow& q, float p_factor) const {
-    return token_masses([&s, &q, p_factor, this](int32_t id, float value) -> uint64_t {
+  SPECFAST_HD auto rest_of(const State& s, const ProposalRow& q, float p_factor) const {
+    return [&s, &q, p_factor, this](int32_t id, float value) {
       float weight = s.row.weight_of(id, value);
-      if (weight == 0.0f) return 0;
-      return to_mass(residual.rest(id, weight * p_factor, q.base(id)));
-    });
+      return weight == 0.0f ? 0.0f : residual.rest(id, weight * p_factor, q.base(id));
+    };
   }
 
   template <class Team, class State>
@@ -117,7 +116,7 @@ struct RejectionRule {
     }
     ++residual.count;
     team.sync_part();  // the level is written
-    residual_mass = s.row.sum(team, masses_of(s, q, p_factor));
+    residual_mass = s.row.sum(team, rest_of(s, q, p_factor));
     if (team.rank() == 0) residual.levels[residual.count - 1].scale = inverse_mass(residual_mass);
     team.sync_part();  // its scale is written
   }
@@ -130,10 +129,10 @@ struct RejectionRule {
     if (residual.count == 1) {
       *left = q.record_mass();
       if (!masses_are_weights) {
-        auto masses_of = token_masses([&](int32_t id, float) -> uint64_t {
-          return id < s.p.accept.vocab_size ? to_mass(q.base(id)) : 0;
-        });
-        *left = s.row.masses.sum(team, s.row.exchange, s.row.row, masses_of);
+        auto base_of = [&](int32_t id, float) {
+          return id < s.p.accept.vocab_size ? q.base(id) : 0.0f;
+        };
+        *left = s.row.masses.sum(team, s.row.exchange, s.row.row, base_of);
       }
     }
     int32_t last = residual.count - 1;

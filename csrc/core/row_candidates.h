@@ -114,12 +114,13 @@ class RowCandidates {
   }
 
   // As RowMasses::sum and find, over the candidates that have mass.
-  template <class Team, class Masses>
-  SPECFAST_HD uint64_t sum(Team& team, const Masses& masses_of) {
+  template <class Team, class WeightOf>
+  SPECFAST_HD uint64_t sum(Team& team, const WeightOf& weight_of) {
     uint64_t mine = 0;
     SPECFAST_NO_UNROLL
     for (int i = team.rank(); i < count_; i += team.size()) {
-      uint64_t mass = masses_[i] > 0 ? masses_of(argmax_id(keys_[i]), argmax_value(keys_[i])) : 0;
+      float weight = masses_[i] > 0 ? weight_of(argmax_id(keys_[i]), argmax_value(keys_[i])) : 0.0f;
+      uint64_t mass = to_mass(weight);
       drawn_from_[i] = mass;
       mine += mass;
     }

@@ -92,29 +92,29 @@ class RowDistribution {
       bool gone = kind == kPointMass && excluded.contain(argmax);
       return {argmax, gone ? kZeroResidual : kStatusOk};
     }
-    auto masses_of = token_masses([&](int32_t id, float value) -> uint64_t {
-      return excluded.contain(id) ? 0 : mass_of(id, value);
-    });
+    auto rest = [&](int32_t id, float value) {
+      return excluded.contain(id) ? 0.0f : weight_of(id, value);
+    };
     uint64_t total = mass - excluded.mass();
     if (total == 0) return {last_kept(team), kZeroResidual};
     if (has_candidates_) {
-      candidates_.sum(team, masses_of);
+      candidates_.sum(team, rest);
       return {candidates_.find(team, target(total)), kStatusOk};
     }
-    return {masses.find(team, exchange, row, masses_of, excluded, target(total)), kStatusOk};
+    return {masses.find(team, exchange, row, rest, excluded, target(total)), kStatusOk};
   }
 
-  // Sum of other masses over the kept tokens, and a token by its place in the running sum of the
+  // Mass of other weights over the kept tokens, and a token by its place in the running sum of the
   // same masses; both on ordinary rows.
-  template <class Team, class Masses>
-  SPECFAST_HD uint64_t sum(Team& team, const Masses& masses_of) {
-    if (has_candidates_) return candidates_.sum(team, masses_of);
-    return masses.sum(team, exchange, row, masses_of);
+  template <class Team, class WeightOf>
+  SPECFAST_HD uint64_t sum(Team& team, const WeightOf& other_weight) {
+    if (has_candidates_) return candidates_.sum(team, other_weight);
+    return masses.sum(team, exchange, row, other_weight);
   }
-  template <class Team, class Masses>
-  SPECFAST_HD int32_t find(Team& team, const Masses& masses_of, uint64_t at) {
+  template <class Team, class WeightOf>
+  SPECFAST_HD int32_t find(Team& team, const WeightOf& other_weight, uint64_t at) {
     if (has_candidates_) return candidates_.find(team, at);
-    return masses.find(team, exchange, row, masses_of, {}, at);
+    return masses.find(team, exchange, row, other_weight, {}, at);
   }
 
   // Largest logit and mass at T = 1 without edits and filters: two passes.
@@ -227,8 +227,12 @@ class RowDistribution {
   template <class Team>
   SPECFAST_HD_OUTLINED uint64_t kept_mass(Team& team) {
     if (has_candidates_) return candidates_.keep_from(team, cut_key);
-    auto masses_of = token_masses([&](int32_t id, float value) { return mass_of(id, value); });
-    return masses.sum(team, exchange, row, masses_of);
+    if (cut_key == 0) {
+      return masses.sum(team, exchange, row,
+                        [&](int32_t, float value) { return weights.weight(value); });
+    }
+    return masses.sum(team, exchange, row,
+                      [&](int32_t id, float value) { return weight_of(id, value); });
   }
 
   template <class Team>
@@ -317,9 +321,9 @@ class RowDistribution {
     float value = ordered_value(low);
     uint64_t each = by_mass ? weights.mass(value) : 1;
     uint64_t needed = (target - from_high.measure(by_mass) + each - 1) / each;
-    auto is_equal = token_masses([&](int32_t id, float other) -> uint64_t {
-      return value_order(other) == low && keeps(id, other) ? 1 : 0;
-    });
+    auto is_equal = [&](int32_t id, float other) {
+      return value_order(other) == low && keeps(id, other) ? kInverseMassScale : 0.0f;  // mass 1
+    };
     masses.sum(team, exchange, row, is_equal);
     cut_key = argmax_key(value, masses.find(team, exchange, row, is_equal, {}, needed - 1));
   }

@@ -28,22 +28,32 @@ struct Exclusions {
   }
 };
 
-// A mass function of single tokens as RowMasses takes it: for one token, and for a group of them.
-template <class OfOne>
-struct TokenMasses {
-  OfOne of_one;
-
-  SPECFAST_HD uint64_t operator()(int32_t id, float value) const { return of_one(id, value); }
-  SPECFAST_HD void operator()(int32_t first_id, const float (&values)[kGroupIds],
-                              uint64_t (&masses)[kGroupIds]) const {
-    SPECFAST_UNROLL
-    for (int i = 0; i < kGroupIds; ++i) masses[i] = of_one(first_id + i, values[i]);
+// Mass of eight weights in [0, 1].
+SPECFAST_HD uint64_t sum_of_masses(const float (&weights)[kGroupIds]) {
+#if defined(__CUDA_ARCH__)
+  // Conversions to 64 bits are slow, so a weight splits into multiples of 2^-20 and what is below:
+  // adding 1.5 * 2^23 leaves an integer in the low bits of a float.
+  constexpr float kInteger = 12582912.0f;
+  constexpr float kHigh = 1048576.0f;
+  uint32_t high = 0;
+  uint32_t low = 0;
+#pragma unroll
+  for (int i = 0; i < kGroupIds; ++i) {
+    float scaled = weights[i] * kHigh;
+    float rounded = scaled + kInteger;
+    float rest = scaled - (rounded - kInteger);
+    high += __float_as_uint(rounded);
+    low += __float_as_uint(__fmaf_rd(rest, kHigh, kInteger));
   }
-};
-
-template <class OfOne>
-SPECFAST_HD TokenMasses<OfOne> token_masses(OfOne of_one) {
-  return {of_one};
+  constexpr uint32_t kIntegers = 0x4b400000u * kGroupIds;
+  int32_t multiples = static_cast<int32_t>(high - kIntegers);
+  int32_t below = static_cast<int32_t>(low - kIntegers);
+  return static_cast<uint64_t>(static_cast<int64_t>(multiples) * 1048576 + below);
+#else
+  uint64_t sum = 0;
+  for (float weight : weights) sum += to_mass(weight);
+  return sum;
+#endif
 }
 
 // Sums of masses over a row, by tile and by part, and the search for a token in them.
@@ -55,27 +65,13 @@ class RowMasses {
     found_ = arena.template scratch<int32_t>(1);
   }
 
-  // Sum of the masses over the row.
-  template <class Team, class Row, class Masses>
-  SPECFAST_HD uint64_t sum(Team& team, Exchange& exchange, Row& row, const Masses& masses_of) {
+  // Sum over the row of the masses of weight_of(id, value), which is in [0, 1].
+  template <class Team, class Row, class WeightOf>
+  SPECFAST_HD uint64_t sum(Team& team, Exchange& exchange, Row& row, const WeightOf& weight_of) {
     uint64_t mine = 0;
-    uint64_t in_tile = 0;
-    int32_t first_tile = row.tiles().begin;
-    row.for_each_group(
-        team,
-        [&](int32_t id, const float (&values)[kGroupIds]) {
-          uint64_t masses[kGroupIds];
-          masses_of(id, values, masses);
-          SPECFAST_UNROLL
-          for (int i = 0; i < kGroupIds; ++i) in_tile += masses[i];
-        },
-        [&](int32_t tile) {
-          uint64_t of_tile = team.lane_sum(in_tile);
-          in_tile = 0;
-          if (team.lane() != 0) return;
-          tile_masses_[tile - first_tile] = of_tile;
-          mine += of_tile;
-        });
+    row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
+      mine += mass_of_group(id, values, weight_of);
+    });
     uint64_t words[1] = {static_cast<uint64_t>(team.sum(static_cast<int64_t>(mine)))};
     part_masses_ = exchange.all_gather(team, words);
     uint64_t total = 0;
@@ -84,57 +80,102 @@ class RowMasses {
   }
 
   // The smallest id whose running sum of masses exceeds `at`, which is below their sum. `sum` came
-  // before, over the same masses or over those that the excluded ids had on top.
-  template <class Team, class Row, class Masses>
-  SPECFAST_HD int32_t find(Team& team, Exchange& exchange, Row& row, const Masses& masses_of,
+  // before, over the same weights or over those that the excluded ids had on top; weight_of knows
+  // of the exclusion.
+  template <class Team, class Row, class WeightOf>
+  SPECFAST_HD int32_t find(Team& team, Exchange& exchange, Row& row, const WeightOf& weight_of,
                            const Exclusions& excluded, uint64_t at) {
     int32_t tiles = num_tiles(row.vocab_size());
     int owner = 0;
     for (; owner < team.parts() - 1; ++owner) {
       TileRange range = TileRange::of(tiles, owner, team.parts());
-      uint64_t here = part_masses_[owner] - excluded_in(excluded, range);
+      uint64_t here =
+          part_masses_[owner] - excluded.mass(range.begin * kTileIds, range.end * kTileIds);
       if (at < here) break;
       at -= here;
     }
-    if (team.part() == owner && team.subgroup() == 0)
-      find_in_part(team, row, masses_of, excluded, at);
+    if (team.part() == owner) {
+      sum_tiles(team, row, weight_of);
+      if (team.subgroup() == 0) find_in_part(team, row, weight_of, at);
+    }
     team.sync_part();  // found_ is written, and the part masses have been looked at
     uint64_t words[1] = {static_cast<uint64_t>(found_[0])};
     return static_cast<int32_t>(exchange.all_gather(team, words)[owner]);
   }
 
  private:
-  SPECFAST_HD static uint64_t excluded_in(const Exclusions& excluded, TileRange range) {
-    return excluded.mass(range.begin * kTileIds, range.end * kTileIds);
+  template <class WeightOf>
+  SPECFAST_HD static uint64_t mass_of_group(int32_t id, const float (&values)[kGroupIds],
+                                            const WeightOf& weight_of) {
+    float weights[kGroupIds];
+    SPECFAST_UNROLL
+    for (int i = 0; i < kGroupIds; ++i) weights[i] = weight_of(id + i, values[i]);
+    return sum_of_masses(weights);
+  }
+
+  template <class Team, class Row, class WeightOf>
+  SPECFAST_HD void sum_tiles(Team& team, const Row& row, const WeightOf& weight_of) {
+    TileRange range = row.tiles();
+    SPECFAST_NO_UNROLL
+    for (int32_t tile = range.begin + team.subgroup(); tile < range.end; tile += team.subgroups()) {
+      uint64_t mine = 0;
+      SPECFAST_NO_UNROLL
+      for (int group = team.lane(); group < kTileGroups; group += team.lanes()) {
+        float values[kGroupIds];
+        row.group_of_tile(tile, group, values);
+        mine += mass_of_group(tile * kTileIds + group * kGroupIds, values, weight_of);
+      }
+      uint64_t of_tile = team.lane_sum(mine);
+      if (team.lane() == 0) tile_masses_[tile - range.begin] = of_tile;
+    }
+    team.sync_part();  // tile masses are written
   }
 
   // By one subgroup: the tile, the group in it, the id in that.
-  template <class Team, class Row, class Masses>
-  SPECFAST_HD void find_in_part(Team& team, Row& row, const Masses& masses_of,
-                                const Exclusions& excluded, uint64_t at) {
+  template <class Team, class Row, class WeightOf>
+  SPECFAST_HD void find_in_part(Team& team, const Row& row, const WeightOf& weight_of,
+                                uint64_t at) {
     TileRange range = row.tiles();
-    int32_t tile = range.begin;
-    for (; tile < range.end - 1; ++tile) {
-      uint64_t here = tile_masses_[tile - range.begin] - excluded_in(excluded, {tile, tile + 1});
-      if (at < here) break;
+    auto of_tile = [&](int32_t i) { return i < range.size() ? tile_masses_[i] : 0; };
+    int32_t tile = range.begin + search(team, range.size(), of_tile, &at);
+    auto of_group = [&](int32_t group) {
+      float values[kGroupIds];
+      row.group_of_tile(tile, group, values);
+      return mass_of_group(tile * kTileIds + group * kGroupIds, values, weight_of);
+    };
+    int32_t group = search(team, kTileGroups, of_group, &at);
+    float values[kGroupIds];
+    row.group_of_tile(tile, group, values);
+    int32_t id = tile * kTileIds + group * kGroupIds;
+    for (int i = 0; i < kGroupIds; ++i) {
+      uint64_t here = to_mass(weight_of(id + i, values[i]));
+      if (at < here) {
+        if (team.lane() == 0) found_[0] = id + i;
+        return;
+      }
       at -= here;
     }
-    row.for_each_group_of(team, tile, [&](int32_t id, const float (&values)[kGroupIds]) {
-      uint64_t masses[kGroupIds];
-      masses_of(id, values, masses);
-      uint64_t of_group = 0;
-      SPECFAST_UNROLL
-      for (int i = 0; i < kGroupIds; ++i) of_group += masses[i];
-      uint64_t of_lanes;
-      uint64_t before = team.lane_prefix(of_group, &of_lanes);
-      if (at >= before && at - before < of_group) {
-        uint64_t rest = at - before;
-        int i = 0;
-        while (rest >= masses[i]) rest -= masses[i++];
-        found_[0] = id + i;
+  }
+
+  // The number of the mass in which `at` falls, and `at` within it.
+  template <class Team, class MassOf>
+  SPECFAST_HD static int32_t search(Team& team, int32_t count, const MassOf& mass_of,
+                                    uint64_t* at) {
+    SPECFAST_NO_UNROLL
+    for (int32_t first = 0; first < count; first += team.lanes()) {
+      int32_t i = first + team.lane();
+      uint64_t here = mass_of(i);
+      uint64_t all;
+      uint64_t before = team.lane_prefix(here, &all);
+      if (*at < all) {
+        bool mine = *at >= before && *at - before < here;
+        int32_t found = static_cast<int32_t>(team.lane_sum(mine ? static_cast<uint64_t>(i) : 0));
+        *at -= team.lane_sum(mine ? before : 0);
+        return found;
       }
-      at = at >= of_lanes ? at - of_lanes : UINT64_MAX;  // found: nothing else can match
-    });
+      *at -= all;
+    }
+    return count - 1;  // `at` was not below the sum
   }
 
   uint64_t* tile_masses_ = nullptr;  // scratch, of this part's tiles

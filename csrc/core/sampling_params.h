@@ -23,7 +23,7 @@ struct SamplingParams {
   const int32_t* edit_ids;     // [num_edits]
   const int32_t* edit_counts;  // [num_edits] occurrences in the output; 0: only in the prompt; -1:
                                // in neither (a bias alone)
-  const float* edit_biases;  // [num_edits], or null: 0
+  const float* edit_biases;    // [num_edits], or null: 0
   int32_t num_edits;
 
   const int32_t* token_bitmask;  // [R, token_bitmask_stride] bit id % 32 of word id / 32: 1 =
@@ -66,9 +66,9 @@ struct ProposalParams {
 
   const int32_t* row_of_node;  // [B, N] row of q for the children of a node, -1 = none; or null: b
                                // * rows_per_request + node
-  int32_t rows_per_request;  // N or N - 1
-  int32_t num_rows;          // Q
-  int32_t vocab_size;        // columns of logits or probs; the target's without a map
+  int32_t rows_per_request;    // N or N - 1
+  int32_t num_rows;            // Q
+  int32_t vocab_size;          // columns of logits or probs; the target's without a map
   const int64_t* d2t;  // [vocab_size] target id of draft id i is i + d2t[i], ascending; or null
 };
 
