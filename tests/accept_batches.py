@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 import torch
@@ -40,13 +40,17 @@ def assert_same_record(got: AcceptRecord, expected: AcceptRecord) -> None:
         assert (mine is None) == (theirs is None), name
         if mine is not None and not torch.equal(mine.cpu(), theirs.cpu()):
             raise AssertionError(f"{name}: expected\n{theirs.cpu()}\ngot\n{mine.cpu()}")
+    # The one result of a logarithm, which the reference takes from elsewhere.
+    assert (got.logprobs is None) == (expected.logprobs is None)
+    if got.logprobs is not None:
+        torch.testing.assert_close(got.logprobs.cpu(), expected.logprobs, rtol=1e-6, atol=1e-6)
 
 
 def to_device(value: Any, device: str) -> Any:
     if isinstance(value, Tensor):
         return value.to(device)
-    if isinstance(value, FinishRules):
-        return FinishRules(**{k: to_device(v, device) for k, v in vars(value).items()})
+    if is_dataclass(value):
+        return type(value)(**{k: to_device(v, device) for k, v in vars(value).items()})
     return value
 
 

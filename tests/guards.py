@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from typing import TypeVar
 
 import torch
@@ -45,8 +46,11 @@ class GuardedMemory:
         fields = {}
         for name in inspect.signature(type(record)).parameters:
             value = getattr(record, name)
-            is_tensor = isinstance(value, Tensor)
-            fields[name] = self.empty(*value.shape, dtype=value.dtype) if is_tensor else value
+            if isinstance(value, Tensor):
+                value = self.empty(*value.shape, dtype=value.dtype)
+            elif is_dataclass(value):
+                value = self.like(value)
+            fields[name] = value
         return type(record)(**fields)
 
     def check(self) -> None:
@@ -73,6 +77,9 @@ def assert_records_equal(actual: Record, expected: Record) -> None:
     # Views were added after the packed tensors that they look into, and say more.
     for name, want in reversed(vars(expected).items()):
         got = getattr(actual, name)
+        if is_dataclass(want):
+            assert_records_equal(got, want)
+            continue
         if not isinstance(want, Tensor):
             assert got == want, f"{name}: {got!r} is not {want!r}"
             continue
