@@ -29,7 +29,10 @@ struct BlockRule {
     for (; i < drafts && ratio > 0.0f; ++i) {
       open_row(team, s, path, i);
       opened = i;
-      if (s.row.kind == kUnusableRow) break;
+      if (s.row.kind == kUnusableRow) {
+        drafts = i;  // the chain ends here: its last prefix stands for itself
+        break;
+      }
       q.open(s.b, i, s.p.accept.num_nodes);
       int32_t draft = tokens[i + 1];
       if (i > 0 && confirms(s, i, residual_mass(team, s, q, ratio, draft), ratio)) {
@@ -46,13 +49,12 @@ struct BlockRule {
       all = ldexp(static_cast<double>(coin.digits), -coin.shift) < static_cast<double>(ratio);
     }
     if (all) kept = drafts;
-    // A bad id is met once all drafts before it are kept.
-    if (all && drafts < last) path.status |= kBadToken;
 
-    if (opened != kept) {
-      if constexpr (State::kHasEdits) s.row.row.edits.truncate_path(kept);
-      open_row(team, s, path, kept);
-    }
+    // The row may be open, but its edits have seen the draft after it.
+    if constexpr (State::kHasEdits) s.row.row.edits.truncate_path(kept);
+    if (opened != kept) open_row(team, s, path, kept);
+    // A bad id is met once all drafts before it are kept, by a row that could go on.
+    if (all && drafts < last && s.row.kind != kUnusableRow) path.status |= kBadToken;
     Drawn next = finish(team, s, q, kept, all, kept_ratio);
     path.status |= next.status;
     if (logprobs != nullptr) note_logprob(team, s, logprobs, kept, next.token);
