@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import specfast  # noqa: F401  loads the library
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def registered_ops() -> list[str]:
@@ -11,3 +15,24 @@ def registered_ops() -> list[str]:
     names = torch._C._dispatch_get_all_op_names()
     prefix = "specfast::"
     return sorted({name[len(prefix) :].split(".")[0] for name in names if name.startswith(prefix)})
+
+
+class RecordedCalls(TorchDispatchMode):
+    """Runs what it sees, and keeps the calls of this library's operators for ``opcheck``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, tuple[Any, ...]]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "specfast":
+            self.calls.append((func, args))
+        return func(*args, **(kwargs or {}))
+
+
+def assert_opcheck(call: Callable[[], object]) -> None:
+    """torch's own checks of the one operator that the call reaches."""
+    with RecordedCalls() as recorded:
+        call()
+    ((op, args),) = recorded.calls
+    torch.library.opcheck(op, args)
