@@ -119,12 +119,12 @@ class RowRecord:
 
     @property
     def cut_value(self) -> Tensor:
-        """float32 [R]: value of the last kept token; -inf where nothing is cut."""
+        """float32 [R]: value of the token that the filters end at; -inf where they reach none."""
         return self.packed.view(torch.float32)[:, 2]
 
     @property
     def cut_id(self) -> Tensor:
-        """int32 [R]: id of the last kept token; 2^31 - 1 where nothing is cut."""
+        """int32 [R]: id of the token that the filters end at; 2^31 - 1 where they reach none."""
         return self.packed[:, 3]
 
     @property

@@ -159,7 +159,7 @@ def _distribution(values: Tensor, lowest_allowed: int, rules: RequestRules) -> R
     kept = order[: _num_kept(masses[order], len(values), rules)]
     is_kept = torch.zeros_like(support)
     is_kept[kept] = True
-    is_cut = len(kept) < len(order)
+    is_cut = _counts_to_a_token(len(order), len(values), rules)
     return RowDistribution(
         kind=RowKind.ORDINARY,
         token=argmax,
@@ -172,6 +172,12 @@ def _distribution(values: Tensor, lowest_allowed: int, rules: RequestRules) -> R
         cut_value=float(values[kept[-1]]) if is_cut else -math.inf,
         cut_id=int(kept[-1]) if is_cut else INT32_MAX,
     )
+
+
+def _counts_to_a_token(support: int, vocab_size: int, rules: RequestRules) -> bool:
+    """Whether a filter ends at one of the tokens, even at the last; a large top_k does not."""
+    reaches_k = 0 < rules.top_k < vocab_size and rules.top_k <= support
+    return reaches_k or rules.top_p < 1 or rules.min_p * GRID > 1
 
 
 def _num_kept(ordered: Tensor, vocab_size: int, rules: RequestRules) -> int:

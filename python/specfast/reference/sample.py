@@ -35,9 +35,10 @@ def sample_rows(
     result = SampledRows.empty(num_rows, num_draws, "cpu")
     for row in range(num_rows):
         status = Status.OK
-        b = row if request_of_row is None else int(request_of_row[row])
-        if not 0 <= b < len(prefix_lens):
-            b, status = 0, Status.BAD_PARAM
+        wanted = row if request_of_row is None else int(request_of_row[row])
+        b = min(max(wanted, 0), len(prefix_lens) - 1)
+        if b != wanted:
+            status = Status.BAD_PARAM
         prefix_len = int(prefix_lens[b])
         if prefix_len < 0:
             prefix_len, status = 0, Status.BAD_PARAM
