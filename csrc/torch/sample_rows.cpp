@@ -46,6 +46,9 @@ void sample_rows(const Tensor& logits, const Tensor& prefix_lens, std::optional<
       request_of_row.has_value() || args["R"] == args["B"],
       "expected request_of_row, or one row per request, got R = " + std::to_string(args["R"]) +
           " rows of B = " + std::to_string(args["B"]) + " requests");
+  args.require(args["R"] == 0 || args["B"] > 0,
+               "expected prefix_lens of the requests of R = " + std::to_string(args["R"]) +
+                   " rows, got those of none");
   p.slot_of_row = per_row(slot_of_row, "slot_of_row");
   args.require_range("level", level, 0, kMaxLevel);
   p.node = static_cast<int32_t>(level);

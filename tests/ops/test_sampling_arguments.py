@@ -270,6 +270,10 @@ ROWS = {
     "request_of_row, or one row per request, got R = 6 rows of B = 2 requests": {
         "request_of_row": None
     },
+    "prefix_lens of the requests of R = 6 rows, got those of none": {
+        "prefix_lens": ints(0),
+        "sampling": SamplingRules(torch.zeros(0), int64(0)),
+    },
     r"request_of_row of shape \[R=6\], got \[2\]": {"request_of_row": ints(B)},
     "slot_of_row of dtype int32, got int64": {"slot_of_row": int64(R)},
     r"level in \[0, 65535\], got 65536": {"level": 65536},

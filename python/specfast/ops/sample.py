@@ -76,8 +76,8 @@ def sample_rows(
     Notes
     -----
     Bad data never fails: a row without a usable value gives its lowest allowed id (NAN_LOGITS,
-    EMPTY_SUPPORT), a request with a parameter out of range is greedy, a ``prefix_lens`` or
-    ``request_of_row`` out of range counts as 0 (BAD_PARAM). A greedy request draws its argmax, and
+    EMPTY_SUPPORT), a request with a parameter out of range is greedy, a negative ``prefix_lens``
+    counts as 0, ``request_of_row`` is clamped (BAD_PARAM). A greedy request draws its argmax, and
     after it nothing.
     Devices: CPU, CUDA; equal results. Deterministic: random numbers come from seed,
     ``prefix_lens``, level, slot and draw alone. Capturable with ``out``; one launch. Cost: reads
