@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 
 @pytest.fixture(autouse=True)
-def _one_quiet_thread() -> Iterator[None]:
+def one_quiet_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     logging.set_verbosity_error()

@@ -1,4 +1,4 @@
-"""Drafters that know the target's text, and drafters that misbehave."""
+"""Drafters that know the target's text, that draw their drafts, and that misbehave."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 import torch
 from engine.models import VOCAB
+from specfast import Proposal, RowRecord, SampledRows, SamplingRules, ops
 from specfast.drafters import DraftBatch, DraftRequest
+from specfast.drafters.sampling import sampling_rules
+from torch import Tensor
 
 
 class OracleDrafter:
@@ -91,6 +94,66 @@ class NoiseDrafter:
         text = next(text for text in self._texts if text[:done] == request.token_ids)
         true = text[done : done + 3]
         return self._random.choice([*true * 4, -1, VOCAB, -(2**31), self._random.randrange(VOCAB)])
+
+    def release(self, request_id: int) -> None:
+        pass
+
+
+class DrawingDrafter:
+    """Draws a tree of two levels without replacement, from logits by the token before.
+
+    ``table`` [V, V] holds the logits. Every node has ``branches[level]`` children; one branch each
+    makes a chain.
+    """
+
+    def __init__(self, table: Tensor, branches: tuple[int, int] = (2, 2)) -> None:
+        self._table = table
+        self._branches = branches
+
+    def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
+        batch, (first, second) = len(requests), self._branches
+        rules = sampling_rules(requests, self._table.device)
+        lens = torch.tensor([len(r.token_ids) - 1 for r in requests], dtype=torch.int32)
+        anchors = torch.tensor([[r.token_ids[-1]] for r in requests])
+        upper, upper_logits = self._draw(anchors, rules, lens, 0, first)
+        lower, lower_logits = self._draw(upper.tokens, rules, lens, 1, second)
+        tokens = [anchors, upper.tokens, lower.tokens.view(batch, -1)]
+        # Level 1 begins after the rows of the anchors; leaves have none.
+        row_of_node = torch.full((batch, 1 + first + first * second), -1, dtype=torch.int32)
+        row_of_node[:, 0] = torch.arange(batch)
+        row_of_node[:, 1 : 1 + first] = torch.arange(batch * first).view(batch, first) + batch
+        parents = [-1, *[0] * first, *[1 + i for i in range(first) for _ in range(second)]]
+        is_chain = self._branches == (1, 1)
+        return DraftBatch(
+            torch.cat(tokens, dim=1).int(),
+            [row_of_node.shape[1]] * batch,
+            None if is_chain else torch.tensor([parents] * batch, dtype=torch.int32),
+            Proposal(
+                logits=torch.cat([upper_logits, lower_logits]),
+                records=RowRecord(torch.cat([upper.records.packed, lower.records.packed])),
+                row_of_node=row_of_node,
+                without_replacement=True,
+            ),
+        )
+
+    def _draw(
+        self, before: Tensor, rules: SamplingRules, lens: Tensor, level: int, num_draws: int
+    ) -> tuple[SampledRows, Tensor]:
+        """Children of the tokens ``before`` [B, slots], in a row each."""
+        batch, slots = before.shape
+        logits = self._table[before.flatten().clamp(min=0)]
+        rows = torch.arange(batch * slots, dtype=torch.int32)
+        drawn = ops.sample_rows(
+            logits,
+            rules,
+            lens,
+            request_of_row=rows // slots,
+            slot_of_row=rows % slots,
+            level=level,
+            num_draws=num_draws,
+        )
+        drawn.tokens = drawn.tokens.view(batch, slots * num_draws)
+        return drawn, logits
 
     def release(self, request_id: int) -> None:
         pass

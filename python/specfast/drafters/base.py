@@ -9,6 +9,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from specfast.sampling import Proposal
+from specfast.sampling_params import SamplingParams
+
 
 class DraftRequest(Protocol):
     """A running request as a drafter sees it."""
@@ -25,6 +28,14 @@ class DraftRequest(Protocol):
     def tokens_left(self) -> int:
         """Tokens that the request may still emit; a path of more drafts is wasted."""
 
+    @property
+    def params(self) -> SamplingParams:
+        """How the target's tokens are chosen; see also ``drafters.sampling.sampling_rules``."""
+
+    @property
+    def seed(self) -> int:
+        """Of the request's random numbers, whether it brought one or not; in [0, 2^64)."""
+
 
 @dataclass(frozen=True)
 class DraftBatch:
@@ -34,6 +45,14 @@ class DraftBatch:
     verify_lens : list of B ints     rows that are used, anchor included; at least 1
     parents : int32 [B, N] or None   node that each node follows, -1 for column 0; a parent comes
                                      before its children. None means a chain
+    proposal : Proposal or None      what the drafts were drawn from, on the target's device: they
+                                     are then tested by p / q. None: whatever they were made from,
+                                     they are verified target-only, which is exact as well
+
+    Drafts that were drawn must not be dropped by what they are: all siblings are there, in the
+    order of their draws, and where ``verify_lens`` cuts may depend on earlier nodes alone. Their
+    random numbers are those of purpose DRAFT at this round's prefix length, which is
+    ``len(token_ids) - 1``, as ``ops.sample_rows`` takes them.
 
     An id outside the vocabulary is legal: the target rejects it. A parent out of order detaches
     its node. Both are flagged in the round's status.
@@ -42,6 +61,7 @@ class DraftBatch:
     tokens: Tensor
     verify_lens: list[int]
     parents: Tensor | None = None
+    proposal: Proposal | None = None
 
     @classmethod
     def from_lists(

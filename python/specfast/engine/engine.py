@@ -25,10 +25,12 @@ from specfast.status import FinishReason, Status
 # What the default pool has room for: one long request, or a full batch of usual ones.
 _LONG_REQUEST_TOKENS = 16384
 _USUAL_REQUEST_TOKENS = 2048
+# Beyond it sums of probabilities are not exact (docs/numerics.md).
+_MAX_SAMPLED_VOCAB = 2**20
 
 
 class Engine:
-    """Greedy speculative decoding of several requests at once over a paged KV pool.
+    """Speculative decoding of several requests at once over a paged KV pool, greedy or sampled.
 
     Requests join and leave between rounds. A request joins when the pool has room for the longest
     it may become, so a running request never waits for pages.
@@ -65,10 +67,15 @@ class Engine:
 
     Notes
     -----
-    Every token is the argmax of its row of logits, so the output is that of plain decoding as far
-    as the target gives a row the same logits in every batch (see docs/numerics.md).
+    A greedy request's tokens are the argmax of their rows, so its output is that of plain decoding
+    as far as the target gives a row the same logits in every batch (see docs/numerics.md).
 
-    Not here: sampling, prefix sharing between requests, chunked prefill, preemption.
+    A sampled request's output has the law of plain sampling, whoever drafts. Its random numbers
+    depend on its seed, on the length of its text before the round, and on the node of the draft,
+    so that, the logits being equal, its tokens are the same alone and in any batch. Other drafts
+    give another output of the same law. Greedy and sampled requests share rounds.
+
+    Not here: prefix sharing between requests, chunked prefill, preemption.
     """
 
     def __init__(
@@ -214,8 +221,16 @@ class Engine:
         )
 
     def _check_params(self, params: SamplingParams) -> None:
-        if not params.is_plain_greedy or params.logprobs is not None:
-            raise ValueError("expected greedy params without penalties: nothing else is available")
+        vocab_size = self.target.vocab_size
+        for token in params.logit_bias:
+            if token >= vocab_size:
+                raise ValueError(f"expected logit_bias ids in [0, {vocab_size}), got {token}")
+        needs_sampling = not params.is_plain_greedy or params.logprobs is not None
+        if needs_sampling and vocab_size > _MAX_SAMPLED_VOCAB:
+            raise ValueError(
+                f"expected a vocabulary of at most {_MAX_SAMPLED_VOCAB} ids for sampling, "
+                f"penalties and log-probabilities, got {vocab_size}"
+            )
         if params.stop and self._tokenizer is None:
             raise ValueError("expected an engine with a tokenizer for stop strings, got none")
 
@@ -277,8 +292,9 @@ class Engine:
                 num_proposed=rows - 1,
                 finish_reason=request.finish_reason(reason, tokens[:commit_len]),
                 status=Status(status),
+                logprobs=logprobs[:commit_len] if request.params.logprobs else None,
             )
-            for request, rows, tokens, commit_len, num_correct, reason, status in zip(
+            for request, rows, tokens, commit_len, num_correct, reason, status, logprobs in zip(
                 requests,
                 verify_lens,
                 record.out_tokens.tolist(),
@@ -286,6 +302,7 @@ class Engine:
                 record.num_correct_drafts.tolist(),
                 record.finish_reason.tolist(),
                 record.status.tolist(),
+                [[]] * len(requests) if record.logprobs is None else record.logprobs.tolist(),
                 strict=True,
             )
         ]
@@ -326,6 +343,7 @@ def _until_stop_string(request: Request, output: RoundOutput) -> RoundOutput:
     return replace(
         output,
         token_ids=output.token_ids[:length],
+        logprobs=None if output.logprobs is None else output.logprobs[:length],
         num_accepted=min(output.num_accepted, length),
         finish_reason=reason,
     )
@@ -341,6 +359,12 @@ def _check_draft(draft: DraftBatch, batch_size: int, verify_width: int) -> None:
     if len(draft.verify_lens) != batch_size:
         raise RuntimeError(
             f"drafter: expected {batch_size} verify_lens, got {len(draft.verify_lens)}"
+        )
+    in_order = draft.proposal is None or draft.proposal.without_replacement
+    if draft.parents is not None and not in_order:
+        raise RuntimeError(
+            "drafter: expected the proposal of a tree to be without_replacement, got one that is "
+            "not; without a proposal the tree is verified target-only"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from specfast.engine.detokenizer import StoppingDetokenizer
+from specfast.engine.edits import EditList
 from specfast.sampling_params import SamplingParams
 from specfast.status import FinishReason, Status
 
@@ -17,6 +18,7 @@ class RoundOutput:
     num_proposed : drafts that were verified
     finish_reason : NOT_FINISHED while the request goes on
     status : what the ops met in this request's data
+    logprobs : natural log-probability of each token, if the request's params ask for them
     """
 
     request_id: int
@@ -25,20 +27,26 @@ class RoundOutput:
     num_proposed: int
     finish_reason: FinishReason
     status: Status
+    logprobs: list[float] | None = None
 
 
 @dataclass
 class Generation:
-    """One request from prompt to end; ``rounds[0]`` is the prefill, which had no drafts."""
+    """One request from prompt to end; ``rounds[0]`` is the prefill, which had no drafts.
+
+    ``logprobs`` has one entry per token, or none at all if the request did not ask for them.
+    """
 
     request_id: int
     prompt_ids: list[int]
     token_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason = FinishReason.NOT_FINISHED
     rounds: list[RoundOutput] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
 
     def append(self, output: RoundOutput) -> None:
         self.token_ids += output.token_ids
+        self.logprobs += output.logprobs or []
         self.finish_reason = output.finish_reason
         self.rounds.append(output)
 
@@ -54,6 +62,7 @@ class Request:
     slot : row of the page table
     seed : of its random numbers, its own or the engine's choice
     text : looks for stop strings, if there are any
+    edits : of its rows: biases, and what penalties count
     """
 
     request_id: int
@@ -67,6 +76,10 @@ class Request:
     slot: int = -1
     seed: int = 0
     text: StoppingDetokenizer | None = None
+    edits: EditList = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.edits = EditList(self.params, self.num_prompt_tokens)
 
     @property
     def num_new_tokens(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from specfast.engine.attention import PagedAttention
 from specfast.engine.pool import PagedKvPool, PageTable
 from specfast.engine.requests import Request
 from specfast.engine.rows import RowBatch, lay_out_rows
+from specfast.engine.rules import BatchRule, choose_rule
 from specfast.engine.target import Target
 from specfast.records import AcceptRecord, FinishRules, TreeRecord
 
@@ -33,17 +35,20 @@ class Verifier:
         positions = torch.arange(len(ids), device=ids.device)
         attention = PagedAttention(self._pool, rows)
         logits = self._target.forward(ids, positions, attention, last_only=True)
-        record, packed = _packed_record(1, 1, 1, ids.device)
+        rule = choose_rule([request], None, ids.device)
+        sizes = (1, 1, 1, rule.wants_logprobs)
+        record, packed = _packed_record(*sizes, ids.device)
         # The last prompt token is the anchor of a round without drafts.
-        ops.accept_chain(
+        accept = partial(
+            ops.accept_chain,
             ids[None, -1:],
             rows.verify_lens - 1,
             target_logits=logits,
             finish=_finish_rules([request], ids.device),
             out_cache_loc=rows.out_cache_loc[-1:],
-            out=record,
         )
-        return _unpacked(packed.cpu(), 1, 1, 1)
+        rule.decide(accept, record)
+        return _unpacked(packed.cpu(), *sizes)
 
     def verify(
         self, requests: Sequence[Request], draft: DraftBatch, verify_lens: Sequence[int]
@@ -61,9 +66,10 @@ class Verifier:
             rows.flatten(positions).long(),
             PagedAttention(self._pool, rows, window_mask),
         )
-        sizes = (rows.batch_size, tokens.shape[1], rows.num_rows)
+        rule = choose_rule(requests, draft.proposal, tokens.device)
+        sizes = (rows.batch_size, tokens.shape[1], rows.num_rows, rule.wants_logprobs)
         record, packed = _packed_record(*sizes, tokens.device)
-        self._accept(requests, tokens, tree, rows, logits, record)
+        self._accept(requests, tokens, tree, rows, logits, rule, record)
         return _unpacked(packed.cpu(), *sizes)
 
     def _lay_out(self, requests: Sequence[Request], verify_lens: Sequence[int]) -> RowBatch:
@@ -92,12 +98,14 @@ class Verifier:
         tree: TreeRecord | None,
         rows: RowBatch,
         logits: Tensor,
+        rule: BatchRule,
         record: AcceptRecord,
     ) -> None:
         finish = _finish_rules(requests, tokens.device)
         if tree is None:
             # The accepted rows of a chain are the front of the window: nothing moves.
-            ops.accept_chain(
+            accept = partial(
+                ops.accept_chain,
                 tokens,
                 rows.prefix_lens,
                 target_logits=logits,
@@ -105,11 +113,12 @@ class Verifier:
                 verify_lens=rows.verify_lens,
                 finish=finish,
                 out_cache_loc=rows.out_cache_loc,
-                out=record,
             )
+            rule.decide(accept, record)
             return
         record.status.copy_(tree.status)
-        ops.accept_tree(
+        accept = partial(
+            ops.accept_tree,
             tokens,
             tree.retrieve_next_token,
             tree.retrieve_next_sibling,
@@ -120,9 +129,9 @@ class Verifier:
             verify_lens=rows.verify_lens,
             finish=finish,
             out_cache_loc=rows.out_cache_loc,
-            out=record,
             accumulate_status=True,
         )
+        rule.decide(accept, record)
         ops.relocate_kv(
             self._layout,
             record.accept_index,
@@ -145,21 +154,33 @@ def _finish_rules(requests: Sequence[Request], device: torch.device) -> FinishRu
 
 
 def _packed_record(
-    batch_size: int, width: int, num_rows: int, device: torch.device
+    batch_size: int, width: int, num_rows: int, logprobs: bool, device: torch.device
 ) -> tuple[AcceptRecord, Tensor]:
     """A record and the one tensor that holds all of it."""
-    elements = sum(shape.numel() for shape in _record_shapes(batch_size, width, num_rows))
+    tensors = _record_tensors(batch_size, width, num_rows, logprobs)
+    elements = sum(tensor.numel() for tensor in tensors.values())
     packed = torch.empty(elements, dtype=torch.int32, device=device)
-    return _unpacked(packed, batch_size, width, num_rows), packed
+    return _unpacked(packed, batch_size, width, num_rows, logprobs), packed
 
 
-def _unpacked(packed: Tensor, batch_size: int, width: int, num_rows: int) -> AcceptRecord:
-    shapes = _record_shapes(batch_size, width, num_rows)
-    parts = torch.split(packed, [shape.numel() for shape in shapes])
-    return AcceptRecord(*(part.view(shape) for part, shape in zip(parts, shapes, strict=True)))
+def _unpacked(
+    packed: Tensor, batch_size: int, width: int, num_rows: int, logprobs: bool
+) -> AcceptRecord:
+    tensors = _record_tensors(batch_size, width, num_rows, logprobs)
+    parts = torch.split(packed, [tensor.numel() for tensor in tensors.values()])
+    return AcceptRecord(
+        **{
+            name: part.view(tensor.dtype).view(tensor.shape)
+            for (name, tensor), part in zip(tensors.items(), parts, strict=True)
+        }
+    )
 
 
-def _record_shapes(batch_size: int, width: int, num_rows: int) -> list[torch.Size]:
-    """Of a record's tensors, in the order of its fields; asked from a record without memory."""
-    record = AcceptRecord.empty(batch_size, width, num_rows, "meta", slots_dtype=torch.int32)
-    return [tensor.shape for tensor in vars(record).values() if tensor is not None]
+def _record_tensors(
+    batch_size: int, width: int, num_rows: int, logprobs: bool
+) -> dict[str, Tensor]:
+    """Those of a record, by field, without memory; every element has 4 bytes."""
+    record = AcceptRecord.empty(
+        batch_size, width, num_rows, "meta", slots_dtype=torch.int32, logprobs=logprobs
+    )
+    return {name: tensor for name, tensor in vars(record).items() if tensor is not None}
