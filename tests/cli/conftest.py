@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from engine.conftest import one_quiet_thread as one_quiet_thread
 from specfast.cli.target import DtypeName, TargetModel
 from tiny_tokenizer import make_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast

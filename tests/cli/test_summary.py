@@ -19,7 +19,7 @@ def test_figures_of_two_prompts() -> None:
         round_output([5, 6, 7, 8], accepted=4, proposed=4, last=True),
     )
     second = generation(PREFILL, round_output([5], accepted=0, proposed=3, last=True))
-    summary = summarize(Decoding([first, second], seconds=2.0))
+    summary = summarize(Decoding([first, second], [0, 0], seconds=2.0))
     assert summary.tokens == 11
     assert summary.rounds == 4
     assert summary.drafted_rounds == 3
@@ -32,7 +32,7 @@ def test_figures_of_two_prompts() -> None:
 
 
 def test_outputs_that_end_with_their_prefill() -> None:
-    summary = summarize(Decoding([generation(round_output([5], last=True))], seconds=0.5))
+    summary = summarize(Decoding([generation(round_output([5], last=True))], [0], seconds=0.5))
     assert summary.rounds == summary.tokens_per_round == 0
     assert summary.acceptance_by_position == []
 
@@ -44,7 +44,7 @@ def test_faults_name_prompt_and_bits() -> None:
         round_output([0], status=Status.NAN_LOGITS | Status.BAD_TOKEN),
         round_output([0], status=Status.NAN_LOGITS, last=True),
     )
-    assert faults(Decoding([fine, faulty], seconds=1.0)) == [
+    assert faults(Decoding([fine, faulty], [0, 0], seconds=1.0)) == [
         "prompt 2: NAN_LOGITS in 2 of 3 rounds",
         "prompt 2: BAD_TOKEN in 1 of 3 rounds",
     ]

@@ -6,6 +6,7 @@ import io
 
 from rich.console import Console
 from round_outputs import round_output
+from specfast import SamplingParams
 from specfast.cli.transcript import Transcript
 from transformers import PreTrainedTokenizerFast
 
@@ -16,7 +17,11 @@ class Screen:
     """A transcript and what it has written."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, *titles: str, terminal: bool = False
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        *titles: str,
+        terminal: bool = False,
+        stop: tuple[str, ...] = (),
     ) -> None:
         self._file = io.StringIO()
         console = Console(
@@ -29,7 +34,7 @@ class Screen:
             _environ={"TERM": "xterm"},
         )
         self._ids = tokenizer.encode
-        self.transcript = Transcript(console, tokenizer, titles)
+        self.transcript = Transcript(console, tokenizer, titles, SamplingParams(stop=stop))
 
     def add(self, index: int, text: str, accepted: int = 0, *, last: bool = False) -> None:
         self.transcript.add(index, round_output(self._ids(text), accepted=accepted, last=last))
@@ -62,6 +67,16 @@ def test_text_streams_round_by_round(tokenizer: PreTrainedTokenizerFast) -> None
     assert screen.text == "é"
     screen.transcript.add(0, round_output(tokenizer.encode("漢")[2:]))
     assert screen.text == "é漢"
+
+
+def test_a_stop_string_is_never_shown(tokenizer: PreTrainedTokenizerFast) -> None:
+    screen = Screen(tokenizer, "a title", stop=("END",))
+    screen.add(0, "abE")
+    assert screen.text == "ab"
+    screen.add(0, "NE")
+    assert screen.text == "abEN"
+    screen.add(0, "ND", last=True)
+    assert screen.text == "abEN\n"
 
 
 def test_prompts_come_in_order_one_below_the_other(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -14,12 +14,13 @@ OnRound = Callable[[int, RoundOutput], None]
 
 @dataclass(frozen=True)
 class Decoding:
-    """One generation per prompt, in their order.
+    """One generation per prompt, in their order, and the seed that each used.
 
     ``seconds`` is the time inside the engine, prefill included; showing the text is not counted.
     """
 
     generations: list[Generation]
+    seeds: list[int]
     seconds: float
 
 
@@ -42,4 +43,5 @@ def decode(
             index = indices[output.request_id]
             generations[index].append(output)
             on_round(index, output)
-    return Decoding(generations, seconds)
+    seeds = [engine.seed_of(request_id, params) for request_id in indices]
+    return Decoding(generations, seeds, seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 from rich.progress import Progress
@@ -83,10 +83,12 @@ def _run(
         page_size=options.page_size,
         num_pages=_num_pages(target, options, prompts, params),
         verify_width=options.verify_width,
+        tokenizer=target.tokenizer,
         check_invariants=options.check_invariants,
     )
     # What happens once per process or per engine is no decoding speed.
-    decode(engine, prompts[:1], SamplingParams(max_new_tokens=WARM_UP_TOKENS))
+    short = min(params.max_new_tokens, WARM_UP_TOKENS)
+    decode(engine, prompts[:1], replace(params, max_new_tokens=short, min_new_tokens=0))
     return decode(engine, prompts, params, on_round)
 
 

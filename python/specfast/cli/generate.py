@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,14 +14,13 @@ from specfast.cli.decoding import Decoding
 from specfast.cli.engines import EngineOptions, run_plain, run_speculative
 from specfast.cli.errors import FAILED, CliError, ends_cleanly
 from specfast.cli.lossless import LosslessCheck, check_lossless
-from specfast.cli.prompts import Prompt, collect_prompts, tokenize
-from specfast.cli.report import check_writable, write_report
+from specfast.cli.prompts import collect_prompts, tokenize
+from specfast.cli.report import check_writable, prompt_reports, write_report
 from specfast.cli.summary import faults, print_summary, summarize
 from specfast.cli.target import DeviceName, DtypeName, TargetModel, choose_device, load_target
 from specfast.cli.transcript import Transcript
 from specfast.cli.verdict import print_verdict
 from specfast.cli.versions import device_name, versions
-from specfast.engine.detokenizer import decode_text
 from specfast.sampling_params import SamplingParams
 
 
@@ -46,6 +45,34 @@ def generate(
     ] = None,
     dtype: Annotated[
         DtypeName | None, typer.Option(show_default="fp32 on cpu, bf16 on cuda")
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="0: greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0: all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Keep the likeliest with this share.")] = 1.0,
+    min_p: Annotated[
+        float, typer.Option(help="Keep tokens with this share of the likeliest one's.")
+    ] = 0.0,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Divides values of tokens in prompt and output.")
+    ] = 1.0,
+    presence_penalty: Annotated[
+        float, typer.Option(help="Taken from values of tokens in the output.")
+    ] = 0.0,
+    frequency_penalty: Annotated[float, typer.Option(help="The same, once per occurrence.")] = 0.0,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Of every prompt's random numbers.", show_default="drawn per prompt"),
+    ] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(help="End a text before this string; may be repeated.", show_default=False),
+    ] = None,
+    logprobs: Annotated[
+        str | None,
+        typer.Option(
+            help="Log-probabilities in the --json file: raw, or processed by the options above.",
+            show_default="none",
+        ),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Leave out the chat template.")] = False,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on to the limit.")] = False,
@@ -73,6 +100,29 @@ def generate(
     Then come tokens per round, acceptance by position, and the speed
     beside plain decoding of the same prompts.
     """
+    params = _sampling_params(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        seed=seed,
+        stop=tuple(stop or ()),
+        logprobs=logprobs,
+        max_new_tokens=max_new_tokens,
+        ignore_eos=ignore_eos,
+    )
+    if check and not params.is_plain_greedy:
+        raise CliError(
+            "--check compares with greedy decoding token by token, and a sampled or penalised text "
+            "need not be the same: leave out --check"
+        )
+    if check and stop:
+        raise CliError("--check looks for ends by EOS or a limit: leave out --stop")
+    if logprobs is not None and json_path is None:
+        raise CliError("--logprobs go to the result file: name one with --json")
     if check and no_plain:
         raise CliError("--check compares with plain decoding: leave out --no-plain")
     options = EngineOptions(
@@ -91,11 +141,9 @@ def generate(
     stderr = Console(stderr=True, highlight=False, markup=False)
     target = load_target(model, choose_device(device), dtype, stderr)
     prompt_ids = [tokenize(p, target, raw=raw) for p in prompts]
-    params = SamplingParams(
-        max_new_tokens=max_new_tokens, eos_token_ids=target.eos_token_ids, ignore_eos=ignore_eos
-    )
+    params = replace(params, eos_token_ids=target.eos_token_ids)
 
-    transcript = Transcript(stdout, target.tokenizer, [p.title for p in prompts])
+    transcript = Transcript(stdout, target.tokenizer, [p.title for p in prompts], params)
     speculative = run_speculative(target, options, prompt_ids, params, transcript.add)
     plain = None if no_plain else run_plain(target, options, prompt_ids, params, stderr)
     summary = summarize(speculative)
@@ -116,13 +164,20 @@ def generate(
                 "device": device_name(target.device),
                 "dtype": target.dtype.value,
                 "params": {**asdict(options), **asdict(params), "raw": raw},
-                "prompts": _prompt_reports(target, prompts, speculative),
+                "prompts": prompt_reports(target, prompts, speculative, params),
                 "summary": asdict(summary),
                 "plain": None if plain_summary is None else asdict(plain_summary),
                 "check": None if checks is None else [asdict(c) for c in checks],
             },
         )
     return 0 if passed else FAILED
+
+
+def _sampling_params(**options: Any) -> SamplingParams:
+    try:
+        return SamplingParams(**options)
+    except ValueError as error:
+        raise CliError(str(error)) from error
 
 
 def _check_all(
@@ -136,29 +191,4 @@ def _check_all(
     return [
         check_lossless(target, ours.prompt_ids, ours.token_ids, theirs.token_ids, params)
         for ours, theirs in track(pairs, "Checking", console=console, transient=True)
-    ]
-
-
-def _prompt_reports(
-    target: TargetModel, prompts: list[Prompt], decoding: Decoding
-) -> list[dict[str, Any]]:
-    return [
-        {
-            "source": prompt.source,
-            "prompt": prompt.content,
-            "prompt_ids": generation.prompt_ids,
-            "token_ids": generation.token_ids,
-            "text": decode_text(target.tokenizer, generation.token_ids),
-            "finish_reason": generation.finish_reason.name.lower(),
-            "rounds": [
-                {
-                    "num_proposed": r.num_proposed,
-                    "num_accepted": r.num_accepted,
-                    "num_tokens": len(r.token_ids),
-                    "status": int(r.status),
-                }
-                for r in generation.rounds
-            ],
-        }
-        for prompt, generation in zip(prompts, decoding.generations, strict=True)
     ]

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
 
+from specfast.cli.decoding import Decoding
 from specfast.cli.errors import CliError
+from specfast.cli.prompts import Prompt
+from specfast.cli.target import TargetModel
+from specfast.engine.detokenizer import StoppingDetokenizer
+from specfast.sampling_params import SamplingParams
 
 
 def check_writable(path: Path) -> None:
@@ -36,6 +42,46 @@ def write_report(path: Path, report: dict[str, Any]) -> None:
             partial.unlink(missing_ok=True)
     except OSError as error:
         raise CliError(f"cannot write {path}: {error.strerror}") from error
+
+
+def prompt_reports(
+    target: TargetModel, prompts: list[Prompt], decoding: Decoding, params: SamplingParams
+) -> list[dict[str, Any]]:
+    """What became of each prompt."""
+    return [
+        {
+            "source": prompt.source,
+            "prompt": prompt.content,
+            "prompt_ids": generation.prompt_ids,
+            "token_ids": generation.token_ids,
+            "seed": seed,
+            "text": _text(target, generation.token_ids, params),
+            "logprobs": _finite(generation.logprobs) if params.logprobs else None,
+            "finish_reason": generation.finish_reason.name.lower(),
+            "rounds": [
+                {
+                    "num_proposed": r.num_proposed,
+                    "num_accepted": r.num_accepted,
+                    "num_tokens": len(r.token_ids),
+                    "status": int(r.status),
+                }
+                for r in generation.rounds
+            ],
+        }
+        for prompt, generation, seed in zip(
+            prompts, decoding.generations, decoding.seeds, strict=True
+        )
+    ]
+
+
+def _text(target: TargetModel, token_ids: list[int], params: SamplingParams) -> str:
+    detokenizer = StoppingDetokenizer(target.tokenizer, params.stop, params.min_new_tokens)
+    return "".join([*map(detokenizer.push, token_ids), detokenizer.flush()])
+
+
+def _finite(values: list[float]) -> list[float | None]:
+    """JSON has no infinities: the token of a row without a usable value has no probability."""
+    return [value if math.isfinite(value) else None for value in values]
 
 
 def _format(report: dict[str, Any]) -> str:

@@ -11,7 +11,8 @@ from rich.text import Text
 from transformers import PreTrainedTokenizerBase
 
 from specfast.engine import RoundOutput
-from specfast.engine.detokenizer import StreamingDetokenizer
+from specfast.engine.detokenizer import StoppingDetokenizer
+from specfast.sampling_params import SamplingParams
 from specfast.status import FinishReason
 
 DRAFT_STYLE = Style(color="green", underline=True)
@@ -27,15 +28,21 @@ class Transcript:
     """Streams the outputs of several prompts one below the other.
 
     The first unfinished prompt streams. What is decided for later ones meanwhile is kept, and
-    shown at once when their turn comes.
+    shown at once when their turn comes. A stop string ends a text before it.
     """
 
     def __init__(
-        self, console: Console, tokenizer: PreTrainedTokenizerBase, titles: Sequence[str]
+        self,
+        console: Console,
+        tokenizer: PreTrainedTokenizerBase,
+        titles: Sequence[str],
+        params: SamplingParams,
     ) -> None:
         self._console = console
         self._titles = titles
-        self._detokenizers = [StreamingDetokenizer(tokenizer) for _ in titles]
+        self._detokenizers = [
+            StoppingDetokenizer(tokenizer, params.stop, params.min_new_tokens) for _ in titles
+        ]
         self._waiting: list[list[Segment]] = [[] for _ in titles]
         self._finished = [False for _ in titles]
         self._current = 0
