@@ -123,20 +123,24 @@ class BlockTeam {
     *total = __shfl_sync(~0u, running, 31);
     return running - value;
   }
-  // Each warp has its own share of n: a little lower than the n-th of all, and much cheaper.
+  // Among the best few of each warp, 32 in all: a little lower than the n-th of all, and cheap.
   __device__ uint32_t lower_bound_of_nth(uint32_t order, int n) {
-    int share = max_of(ceil_div(n, warps()), 1);
-    uint32_t bound = 0;
-    if (share <= 32) {
-      int larger = 0;
-      for (int step = 1; step < 32; ++step) {
-        uint32_t other = __shfl_xor_sync(~0u, order, step);
-        larger += other > order || (other == order && (lane() ^ step) < lane()) ? 1 : 0;
-      }
-      unsigned chosen = __ballot_sync(~0u, larger == share - 1);
-      bound = __shfl_sync(~0u, order, __ffs(chosen) - 1);
+    __shared__ uint32_t best[32];
+    int of_warp = 32 / warps();
+    for (int k = 0; k < of_warp; ++k) {
+      uint32_t largest = __reduce_max_sync(~0u, order);
+      if (lane() == 0) best[warp() * of_warp + k] = largest;
+      if (lane() == __ffs(__ballot_sync(~0u, order == largest)) - 1) order = 0;
     }
-    return union_of({bound, bound}).lowest;
+    __syncthreads();
+    if (n > of_warp * warps()) return 0;
+    uint32_t mine = lane() < of_warp * warps() ? best[lane()] : 0;
+    int better = 0;
+    for (int step = 1; step < 32; ++step) {
+      uint32_t other = __shfl_xor_sync(~0u, mine, step);
+      better += other > mine || (other == mine && (lane() ^ step) < lane()) ? 1 : 0;
+    }
+    return __shfl_sync(~0u, mine, __ffs(__ballot_sync(~0u, better == n - 1)) - 1);
   }
 
  private:

@@ -68,6 +68,7 @@ struct RequestLinks {
                                  DraftChildren& children) const {
     children.count = 0;
     children.end_status = kStatusOk;
+    int32_t writer = 0;  // count % team.size()
     int32_t previous = node;
     int32_t next = is_chain ? node + 1 : tree.nodes[node].first_child;
     while (next != -1 && next < limit) {
@@ -75,11 +76,12 @@ struct RequestLinks {
         children.end_status = kBadTree;
         return;
       }
-      if (children.count % team.size() == team.rank()) {
+      if (writer == team.rank()) {
         children.tokens[children.count] = is_chain ? chain.tokens[next] : tree.nodes[next].token;
         children.nodes[children.count] = next;
       }
       ++children.count;
+      writer = writer + 1 == team.size() ? 0 : writer + 1;
       if (is_chain) return;
       previous = next;
       next = tree.nodes[next].next_sibling;

@@ -44,12 +44,14 @@ __device__ inline void expect_bytes(uint64_t* counter, int bytes) {
                : "memory");
 }
 
+// What was posted lies in this CTA's own shared memory, where the counter counted it on arrival. So
+// the default scope suffices; a cluster-wide acquire would empty the L1 cache at every attempt.
 __device__ inline void wait_for_phase(uint64_t* counter, int parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
       "WAIT:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra WAIT;\n"
       "}\n" ::"r"(shared_address(counter)),
       "r"(parity)

@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "core/argmax_key.h"
 #include "core/logit_edits.h"
 #include "core/team.h"
 
@@ -18,6 +19,14 @@ template <class T>
 struct alignas(16) LogitGroup {
   T values[kGroupIds];
 };
+
+}  // namespace specfast
+
+#if defined(__CUDACC__)
+#include "core/group_scan.cuh"
+#endif
+
+namespace specfast {
 
 SPECFAST_HD int32_t num_tiles(int32_t vocab_size) { return ceil_div(vocab_size, kTileIds); }
 
@@ -38,6 +47,8 @@ struct TileRange {
 template <class T, bool kEdited>
 class LogitRow {
  public:
+  using Element = T;
+
   LogitEdits edits;
 
   SPECFAST_HD LogitRow(int32_t vocab_size, int32_t tiles_to_keep)
@@ -76,6 +87,28 @@ class LogitRow {
       edit(id, values);
       visit(id, values);
     });
+  }
+
+  // This thread's best key, and whether one of its values is NaN.
+  template <class Team>
+  SPECFAST_HD KeyFlag largest(Team& team) {
+#if defined(__CUDA_ARCH__)
+    if constexpr (!kEdited) return largest_of_groups(*this, team);
+#endif
+    float best = -INFINITY;
+    int32_t best_id = 0;
+    bool has_nan = false;
+    for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
+      SPECFAST_UNROLL
+      for (int i = 0; i < kGroupIds; ++i) {
+        has_nan |= values[i] != values[i];
+        if (values[i] > best) {
+          best = values[i];
+          best_id = id + i;
+        }
+      }
+    });
+    return {argmax_key(best, best_id), has_nan};
   }
 
   // The logits as they came, without edits.

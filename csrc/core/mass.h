@@ -113,15 +113,12 @@ SPECFAST_HD uint64_t fraction_above(Fraction a, uint64_t mass) {
   return static_cast<uint64_t>((product + ((Wide{1} << a.shift) - 1)) >> a.shift);
 }
 
-// a * b * whole < part, exactly.
-SPECFAST_HD bool product_below(Fraction a, Fraction b, uint64_t whole, uint64_t part) {
-  // a * b has at most 48 digits and whole is below 2^61: the left side fits 109 bits.
-  Wide left = Wide{a.digits * b.digits} * whole;
+// floor(a * b * mass): an integer is above the product iff it is above this.
+SPECFAST_HD uint64_t product_of(Fraction a, Fraction b, uint64_t mass) {
+  // a * b has at most 48 digits and a mass is below 2^61: the product fits 109 bits.
+  Wide product = Wide{a.digits * b.digits} * mass;
   int shift = a.shift + b.shift;
-  if (part == 0) return false;
-  if (shift >= 110) return true;
-  // Compare left < part << shift without overflow: by the quotient and what it leaves.
-  return (left >> shift) < part;
+  return shift >= 110 ? 0 : static_cast<uint64_t>(product >> shift);
 }
 
 // floor(random * mass / 2^64), below mass.

@@ -5,8 +5,8 @@
 
 namespace specfast {
 
-// The tokens of a row above some value, when they are few: every part holds all of them, so that
-// cuts and draws among them need no exchange. They are ranked by counting.
+// The tokens of a row within some range of values, when they are few: every part holds all of them,
+// best first, so that cuts and draws among them need no exchange.
 class RowCandidates {
  public:
   static constexpr int kMost = 512;
@@ -14,23 +14,18 @@ class RowCandidates {
   template <class Arena>
   SPECFAST_HD void place(Arena& arena) {
     keys_ = arena.template scratch<uint64_t>(kMost);
-    masses_ = arena.template scratch<uint64_t>(kMost);
-    drawn_from_ = arena.template scratch<uint64_t>(kMost);
+    unsorted_ = arena.template scratch<uint64_t>(kMost);
     part_keys_ = arena.template scratch<uint64_t>(kMost);
-    cut_ = arena.template scratch<Cut>(1);
-    counter_ = arena.template scratch<int32_t>(1);
+    running_ = arena.template scratch<uint64_t>(kMost);
+    found_ = arena.template scratch<int32_t>(2);
+    counter_ = found_ + 1;
   }
 
-  struct Cut {
-    uint64_t key;
-    uint64_t above;  // measure of the tokens before it
-    int32_t token;
-  };
-
-  // Collects the tokens for which is_candidate(id, value); false, and no candidates, if they are
-  // more than kMost.
-  template <class Team, class Row, class Predicate>
-  SPECFAST_HD bool collect(Team& team, Exchange& exchange, Row& row, Predicate is_candidate) {
+  // Collects the tokens for which is_candidate(id, value) and gives each the mass of weight_of(
+  // value); false, and no candidates, if they are more than kMost.
+  template <class Team, class Row, class Predicate, class WeightOf>
+  SPECFAST_HD bool collect(Team& team, Exchange& exchange, Row& row, Predicate is_candidate,
+                           WeightOf weight_of) {
     if (team.rank() == 0) *counter_ = 0;
     team.sync_part();  // cleared before threads count; the last list has been looked at
     row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
@@ -54,74 +49,49 @@ class RowCandidates {
       count_ += here;
     }
     if (count_ > kMost) return false;
-    exchange.gather_list(team, part_keys_, mine, first, keys_, count_);
+    exchange.gather_list(team, part_keys_, mine, first, unsorted_, count_);
+    sort(team);
+    add_up(team, weight_of);
     return true;
   }
 
-  // Gives every candidate its mass. A barrier follows before they are looked at.
-  template <class Team, class MassOf>
-  SPECFAST_HD void weigh(Team& team, MassOf mass_of) {
-    SPECFAST_NO_UNROLL
-    for (int i = team.rank(); i < count_; i += team.size()) {
-      masses_[i] = mass_of(argmax_value(keys_[i]));
-    }
-    team.sync_part();
-  }
+  SPECFAST_HD int32_t count() const { return count_; }
+  SPECFAST_HD uint64_t key(int32_t i) const { return keys_[i]; }
+  // Mass of all.
+  SPECFAST_HD uint64_t mass() const { return count_ > 0 ? running_[count_ - 1] : 0; }
 
-  // The candidate at which the running measure, from the largest key down and starting at `before`,
-  // reaches target; key 0 if it never does.
-  template <class Team, class Measure>
-  SPECFAST_HD Cut cut_at(Team& team, uint64_t before, uint64_t target, Measure measure) {
-    if (team.rank() == 0) *cut_ = {0, before, -1};
-    team.sync_part();  // cleared before the one that finds it writes
-    SPECFAST_NO_UNROLL
-    for (int i = team.rank(); i < count_; i += team.size()) {
-      uint64_t above = before;
-      SPECFAST_NO_UNROLL
-      for (int j = 0; j < count_; ++j) {
-        if (keys_[j] > keys_[i]) above += measure(keys_[j], masses_[j]);
-      }
-      uint64_t own = measure(keys_[i], masses_[i]);
-      if (above < target && above + own >= target) *cut_ = {keys_[i], above, -1};
-    }
-    team.sync_part();  // written before all read, read before the next call clears
-    Cut cut = *cut_;
-    team.sync_part();
-    return cut;
-  }
-
-  // Takes all below the key out, and gives the mass of the rest.
+  // The number of the candidate with which the running mass reaches `target`, which it does.
   template <class Team>
-  SPECFAST_HD uint64_t keep_from(Team& team, uint64_t key) {
-    uint64_t mine = 0;
+  SPECFAST_HD int32_t reach(Team& team, uint64_t target) {
     SPECFAST_NO_UNROLL
     for (int i = team.rank(); i < count_; i += team.size()) {
-      if (keys_[i] < key) masses_[i] = 0;
-      mine += masses_[i];
+      uint64_t before = i > 0 ? running_[i - 1] : 0;
+      if (before < target && target <= running_[i]) *found_ = i;
     }
-    return static_cast<uint64_t>(team.sum(static_cast<int64_t>(mine)));
+    return found(team);
   }
 
-  // The lowest key whose mass is at least `least`; UINT64_MAX if none.
+  // The number of the last candidate whose mass is at least `least`; the first one's is.
   template <class Team>
-  SPECFAST_HD uint64_t lowest_key(Team& team, uint64_t least) {
-    uint64_t lowest = UINT64_MAX;
+  SPECFAST_HD int32_t last_with(Team& team, uint64_t least) {
     SPECFAST_NO_UNROLL
     for (int i = team.rank(); i < count_; i += team.size()) {
-      if (masses_[i] >= least) lowest = min_of(lowest, keys_[i]);
+      if (mass_at(i) >= least && (i + 1 == count_ || mass_at(i + 1) < least)) *found_ = i;
     }
-    return ~team.max_key(~lowest & ~uint64_t{1}, false, team.size()).key & ~uint64_t{1};
+    return found(team);
   }
 
-  // As RowMasses::sum and find, over the candidates that have mass.
+  // Forgets all but the first `count`.
+  SPECFAST_HD void truncate(int32_t count) { count_ = count; }
+
+  // As RowMasses::sum and find.
   template <class Team, class WeightOf>
   SPECFAST_HD uint64_t sum(Team& team, const WeightOf& weight_of) {
     uint64_t mine = 0;
     SPECFAST_NO_UNROLL
     for (int i = team.rank(); i < count_; i += team.size()) {
-      float weight = masses_[i] > 0 ? weight_of(argmax_id(keys_[i]), argmax_value(keys_[i])) : 0.0f;
-      uint64_t mass = to_mass(weight);
-      drawn_from_[i] = mass;
+      uint64_t mass = to_mass(weight_of(argmax_id(keys_[i]), argmax_value(keys_[i])));
+      unsorted_[i] = mass;
       mine += mass;
     }
     return static_cast<uint64_t>(team.sum(static_cast<int64_t>(mine)));
@@ -130,40 +100,78 @@ class RowCandidates {
   SPECFAST_HD int32_t find(Team& team, uint64_t at) {
     SPECFAST_NO_UNROLL
     for (int i = team.rank(); i < count_; i += team.size()) {
-      uint64_t own = drawn_from_[i];
+      uint64_t own = unsorted_[i];
       if (own == 0) continue;
       int32_t id = argmax_id(keys_[i]);
       uint64_t before = 0;
-      SPECFAST_NO_UNROLL
-      for (int j = 0; j < count_; ++j) {
-        if (argmax_id(keys_[j]) < id) before += drawn_from_[j];
-      }
-      if (at >= before && at - before < own) *cut_ = {0, 0, id};
+      SPECFAST_UNROLL_BY_4
+      for (int j = 0; j < count_; ++j) before += argmax_id(keys_[j]) < id ? unsorted_[j] : 0;
+      if (at >= before && at - before < own) *found_ = id;
     }
-    team.sync_part();  // as in cut_at
-    int32_t token = cut_->token;
-    team.sync_part();
-    return token;
+    return found(team);
   }
 
-  // The last id with mass, -1 if there is none.
+  // The largest id.
   template <class Team>
-  SPECFAST_HD int32_t last(Team& team) {
+  SPECFAST_HD int32_t last_id(Team& team) {
     int32_t last = -1;
     SPECFAST_NO_UNROLL
     for (int i = team.rank(); i < count_; i += team.size()) {
-      if (masses_[i] > 0) last = max_of(last, argmax_id(keys_[i]));
+      last = max_of(last, argmax_id(keys_[i]));
     }
     return -team.min(-last);
   }
 
  private:
-  uint64_t* keys_ = nullptr;        // scratch [kMost], the same on every part up to order
-  uint64_t* masses_ = nullptr;      // scratch [kMost], 0 once cut
-  uint64_t* drawn_from_ = nullptr;  // scratch [kMost], of the draw at hand
-  uint64_t* part_keys_ = nullptr;   // scratch [kMost]
-  Cut* cut_ = nullptr;              // scratch [1]
-  int32_t* counter_ = nullptr;      // scratch [1]
+  SPECFAST_HD uint64_t mass_at(int32_t i) const {
+    return i > 0 ? running_[i] - running_[i - 1] : running_[0];
+  }
+
+  template <class Team>
+  SPECFAST_HD int32_t found(Team& team) {
+    team.sync_part();  // found_ is written by the one thread that found it
+    int32_t out = *found_;
+    team.sync_part();  // and read before the next search
+    return out;
+  }
+
+  // By counting: keys are distinct.
+  template <class Team>
+  SPECFAST_HD void sort(Team& team) {
+    SPECFAST_NO_UNROLL
+    for (int i = team.rank(); i < count_; i += team.size()) {
+      uint64_t key = unsorted_[i];
+      int32_t better = 0;
+      SPECFAST_UNROLL_BY_4
+      for (int j = 0; j < count_; ++j) better += unsorted_[j] > key ? 1 : 0;
+      keys_[better] = key;
+    }
+    team.sync_part();  // keys are in order
+  }
+
+  template <class Team, class WeightOf>
+  SPECFAST_HD void add_up(Team& team, WeightOf weight_of) {
+    if (team.subgroup() == 0) {
+      uint64_t before = 0;
+      SPECFAST_NO_UNROLL
+      for (int first = 0; first < count_; first += team.lanes()) {
+        int i = first + team.lane();
+        uint64_t mass = i < count_ ? to_mass(weight_of(argmax_value(keys_[i]))) : 0;
+        uint64_t all;
+        uint64_t here = before + team.lane_prefix(mass, &all) + mass;
+        if (i < count_) running_[i] = here;
+        before += all;
+      }
+    }
+    team.sync_part();  // running masses are written
+  }
+
+  uint64_t* keys_ = nullptr;       // scratch [kMost], best first
+  uint64_t* unsorted_ = nullptr;   // scratch [kMost], as collected; later the masses of a draw
+  uint64_t* part_keys_ = nullptr;  // scratch [kMost], of this part
+  uint64_t* running_ = nullptr;    // scratch [kMost], running masses
+  int32_t* found_ = nullptr;       // scratch [1]
+  int32_t* counter_ = nullptr;     // scratch [1]
   int32_t count_ = 0;
 };
 

@@ -92,16 +92,16 @@ class RowDistribution {
       bool gone = kind == kPointMass && excluded.contain(argmax);
       return {argmax, gone ? kZeroResidual : kStatusOk};
     }
-    auto rest = [&](int32_t id, float value) {
-      return excluded.contain(id) ? 0.0f : weight_of(id, value);
-    };
     uint64_t total = mass - excluded.mass();
     if (total == 0) return {last_kept(team), kZeroResidual};
     if (has_candidates_) {
-      candidates_.sum(team, rest);
+      candidates_.sum(team, [&](int32_t id, float value) {
+        return excluded.contain(id) ? 0.0f : weights.weight(value);
+      });
       return {candidates_.find(team, target(total)), kStatusOk};
     }
-    return {masses.find(team, exchange, row, rest, excluded, target(total)), kStatusOk};
+    auto kept = [&](int32_t id, float value) { return weight_of(id, value); };
+    return {masses.find(team, exchange, row, kept, excluded, target(total)), kStatusOk};
   }
 
   // Mass of other weights over the kept tokens, and a token by its place in the running sum of the
@@ -147,7 +147,7 @@ class RowDistribution {
   template <class Team>
   SPECFAST_HD_OUTLINED int32_t last_kept(Team& team) {
     if (kind != kOrdinaryRow) return argmax;
-    if (has_candidates_) return candidates_.last(team);
+    if (has_candidates_) return candidates_.last_id(team);
     int32_t last = 0;
     row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
       SPECFAST_UNROLL
@@ -170,28 +170,19 @@ class RowDistribution {
   // The first pass: largest value, argmax, NaN, and a value that at least top_k tokens reach.
   template <class Team>
   SPECFAST_HD_OUTLINED uint32_t read_largest(Team& team, int32_t top_k) {
-    float best = -INFINITY;
-    int32_t best_id = 0;
-    bool has_nan = false;
-    row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
-      SPECFAST_UNROLL
-      for (int i = 0; i < kGroupIds; ++i) {
-        has_nan |= values[i] != values[i];
-        if (values[i] > best) {
-          best = values[i];
-          best_id = id + i;
-        }
-      }
-    });
-    uint64_t key = argmax_key(best, best_id);
+    KeyFlag best = row.largest(team);
+    uint64_t key = best.key;
     uint32_t bound = 0;
-    if (top_k > 0) bound = team.lower_bound_of_nth(static_cast<uint32_t>(key >> 32), top_k);
-    KeyFlag of_part = team.max_key(key, has_nan, team.size());
+    if (top_k > 0) {
+      int32_t share = ceil_div(top_k, team.parts());
+      bound = team.lower_bound_of_nth(static_cast<uint32_t>(key >> 32), share);
+    }
+    KeyFlag of_part = team.max_key(key, best.flag, team.size());
     uint64_t words[2] = {of_part.key | (of_part.flag ? 1u : 0u), bound};
     const uint64_t* answers = exchange.all_gather(team, words);
     KeyFlag of_row = team.largest(answers, team.parts());
     for (int part = 0; part < team.parts(); ++part) {
-      bound = max_of(bound, static_cast<uint32_t>(answers[kMaxParts + part]));
+      bound = min_of(bound, static_cast<uint32_t>(answers[kMaxParts + part]));
     }
     status = of_row.flag ? kNanLogits : kStatusOk;
     if (of_row.key == 0) {
@@ -225,8 +216,8 @@ class RowDistribution {
   }
 
   template <class Team>
-  SPECFAST_HD_OUTLINED uint64_t kept_mass(Team& team) {
-    if (has_candidates_) return candidates_.keep_from(team, cut_key);
+  SPECFAST_HD uint64_t kept_mass(Team& team) {
+    if (has_candidates_) return candidates_.mass();
     if (cut_key == 0) {
       return masses.sum(team, exchange, row,
                         [&](int32_t, float value) { return weights.weight(value); });
@@ -236,31 +227,36 @@ class RowDistribution {
   }
 
   template <class Team>
-  SPECFAST_HD_OUTLINED void cut_by_count(Team& team, int32_t count, uint32_t bound) {
+  SPECFAST_HD void cut_by_count(Team& team, int32_t count, uint32_t bound) {
     if (bound > 0 && collect_from(team, bound, UINT32_MAX)) {
       has_candidates_ = true;
-      cut_key = candidates_.cut_at(team, 0, count, one_each).key;
+      if (candidates_.count() >= count) cut_after(count - 1);
     } else {
-      narrow(team, false, count);
+      narrow(team, false, count, bound);
     }
   }
 
   template <class Team>
-  SPECFAST_HD_OUTLINED void cut_by_mass(Team& team, Fraction top_p) {
+  SPECFAST_HD void cut_by_mass(Team& team, Fraction top_p) {
     uint64_t target = fraction_above(top_p, kept_mass(team));
     if (has_candidates_) {
-      cut_key = candidates_.cut_at(team, 0, target, mass_each).key;
+      cut_after(candidates_.reach(team, target));
     } else {
-      narrow(team, true, target);
+      narrow(team, true, target, 0);
     }
+  }
+
+  // Keeps the candidates up to number `last`.
+  SPECFAST_HD void cut_after(int32_t last) {
+    cut_key = candidates_.key(last);
+    candidates_.truncate(last + 1);
   }
 
   // Takes out what has less mass than `least`.
   template <class Team>
   SPECFAST_HD_OUTLINED void raise_cut(Team& team, uint64_t least) {
     if (has_candidates_) {
-      candidates_.keep_from(team, cut_key);
-      cut_key = candidates_.lowest_key(team, least);
+      cut_after(candidates_.last_with(team, least));
       return;
     }
     uint64_t lowest = UINT64_MAX;
@@ -275,30 +271,36 @@ class RowDistribution {
     cut_key = ~largest(team, ~lowest & ~uint64_t{1}) & ~uint64_t{1};
   }
 
-  SPECFAST_HD static uint64_t one_each(uint64_t, uint64_t mass) { return mass > 0 ? 1 : 0; }
-  SPECFAST_HD static uint64_t mass_each(uint64_t, uint64_t mass) { return mass; }
-
   // Makes candidates of the kept tokens with low <= value_order < high.
   template <class Team>
   SPECFAST_HD bool collect_from(Team& team, uint32_t low, uint32_t high) {
-    bool few = candidates_.collect(team, exchange, row, [&](int32_t id, float value) {
-      uint32_t order = value_order(value);
-      return order >= low && order < high && mass_of(id, value) > 0;
-    });
-    if (few) candidates_.weigh(team, [&](float value) { return weights.mass(value); });
-    return few;
+    return candidates_.collect(
+        team, exchange, row,
+        [&](int32_t id, float value) {
+          uint32_t order = value_order(value);
+          return order >= low && order < high && mass_of(id, value) > 0;
+        },
+        [&](float value) { return weights.weight(value); });
   }
 
   // Sets the cut to the kept token at which the running measure reaches `target`, if it does: by
-  // bisection until few enough tokens are left to look at each, or only equal ones.
+  // bisection until few enough tokens are left to look at each, or only equal ones. `bound`: where
+  // the measure may already suffice, or 0.
   template <class Team>
-  SPECFAST_HD_OUTLINED void narrow(Team& team, bool by_mass, uint64_t target) {
-    float floor = weights.max - 42.0f / weights.scale2;
-    uint32_t low = max_of(value_order(floor), 1u);  // below it nothing has mass
+  SPECFAST_HD_OUTLINED void narrow(Team& team, bool by_mass, uint64_t target, uint32_t bound) {
+    uint32_t floor = value_order(weights.max - 42.0f / weights.scale2);  // nothing below has mass
+    uint32_t low = max_of(max_of(floor, bound), 1u);
     uint32_t high = value_order(weights.max) + 1;
     Extent from_low = extent_from(team, low);
     Extent from_high{0, 0};
-    if (from_low.measure(by_mass) < target) return;
+    if (from_low.measure(by_mass) < target) {
+      if (low <= floor) return;
+      high = low;
+      from_high = from_low;
+      low = max_of(floor, 1u);
+      from_low = extent_from(team, low);
+      if (from_low.measure(by_mass) < target) return;
+    }
     while (from_low.count - from_high.count > RowCandidates::kMost && high - low > 1) {
       uint32_t middle = low + (high - low) / 2;
       Extent extent = extent_from(team, middle);
@@ -310,22 +312,22 @@ class RowDistribution {
         from_high = extent;
       }
     }
+    uint64_t rest = target - from_high.measure(by_mass);
     if (from_low.count - from_high.count <= RowCandidates::kMost) {
       collect_from(team, low, high);
-      uint64_t before = from_high.measure(by_mass);
-      cut_key = by_mass ? candidates_.cut_at(team, before, target, mass_each).key
-                        : candidates_.cut_at(team, before, target, one_each).key;
+      int32_t last = by_mass ? candidates_.reach(team, rest) : static_cast<int32_t>(rest) - 1;
       has_candidates_ = from_high.count == 0;
+      cut_after(last);
       return;
     }
     float value = ordered_value(low);
     uint64_t each = by_mass ? weights.mass(value) : 1;
-    uint64_t needed = (target - from_high.measure(by_mass) + each - 1) / each;
     auto is_equal = [&](int32_t id, float other) {
       return value_order(other) == low && keeps(id, other) ? kInverseMassScale : 0.0f;  // mass 1
     };
     masses.sum(team, exchange, row, is_equal);
-    cut_key = argmax_key(value, masses.find(team, exchange, row, is_equal, {}, needed - 1));
+    uint64_t before = (rest + each - 1) / each - 1;
+    cut_key = argmax_key(value, masses.find(team, exchange, row, is_equal, {}, before));
   }
 
   template <class Team>

@@ -62,6 +62,7 @@ class RowMasses {
   template <class Arena>
   SPECFAST_HD void place(Arena& arena, int32_t vocab_size) {
     tile_masses_ = arena.template scratch<uint64_t>(num_tiles(vocab_size));
+    left_ = arena.template scratch<uint64_t>(kMaxParts);
     found_ = arena.template scratch<int32_t>(1);
   }
 
@@ -79,26 +80,26 @@ class RowMasses {
     return total;
   }
 
-  // The smallest id whose running sum of masses exceeds `at`, which is below their sum. `sum` came
-  // before, over the same weights or over those that the excluded ids had on top; weight_of knows
-  // of the exclusion.
+  // The smallest id whose running sum of masses exceeds `at`, which is below their sum; the
+  // excluded ids count nothing. `sum` came before, over the same weights.
   template <class Team, class Row, class WeightOf>
   SPECFAST_HD int32_t find(Team& team, Exchange& exchange, Row& row, const WeightOf& weight_of,
                            const Exclusions& excluded, uint64_t at) {
     int32_t tiles = num_tiles(row.vocab_size());
+    SPECFAST_NO_UNROLL
+    for (int part = team.rank(); part < team.parts(); part += team.size()) {
+      TileRange range = TileRange::of(tiles, part, team.parts());
+      left_[part] =
+          part_masses_[part] - excluded.mass(range.begin * kTileIds, range.end * kTileIds);
+    }
+    team.sync_part();  // left_ is written
     int owner = 0;
-    for (; owner < team.parts() - 1; ++owner) {
-      TileRange range = TileRange::of(tiles, owner, team.parts());
-      uint64_t here =
-          part_masses_[owner] - excluded.mass(range.begin * kTileIds, range.end * kTileIds);
-      if (at < here) break;
-      at -= here;
-    }
+    for (; owner < team.parts() - 1 && at >= left_[owner]; ++owner) at -= left_[owner];
     if (team.part() == owner) {
-      sum_tiles(team, row, weight_of);
-      if (team.subgroup() == 0) find_in_part(team, row, weight_of, at);
+      sum_tiles(team, row, weight_of, excluded);
+      if (team.subgroup() == 0) find_in_part(team, row, weight_of, excluded, at);
     }
-    team.sync_part();  // found_ is written, and the part masses have been looked at
+    team.sync_part();  // found_ is written
     uint64_t words[1] = {static_cast<uint64_t>(found_[0])};
     return static_cast<int32_t>(exchange.all_gather(team, words)[owner]);
   }
@@ -113,17 +114,35 @@ class RowMasses {
     return sum_of_masses(weights);
   }
 
+  // The weights of a group of a tile of this part.
+  template <class Row, class WeightOf>
+  SPECFAST_HD static void weigh(const Row& row, int32_t tile, int group, const WeightOf& weight_of,
+                                const Exclusions& excluded, float (&weights)[kGroupIds]) {
+    float values[kGroupIds];
+    row.group_of_tile(tile, group, values);
+    int32_t id = tile * kTileIds + group * kGroupIds;
+    SPECFAST_UNROLL
+    for (int i = 0; i < kGroupIds; ++i) weights[i] = weight_of(id + i, values[i]);
+    SPECFAST_NO_UNROLL
+    for (int32_t k = 0; k < excluded.count; ++k) {
+      int32_t at = excluded.ids[k] - id;
+      SPECFAST_UNROLL
+      for (int i = 0; i < kGroupIds; ++i) weights[i] = at == i ? 0.0f : weights[i];
+    }
+  }
+
   template <class Team, class Row, class WeightOf>
-  SPECFAST_HD void sum_tiles(Team& team, const Row& row, const WeightOf& weight_of) {
+  SPECFAST_HD void sum_tiles(Team& team, const Row& row, const WeightOf& weight_of,
+                             const Exclusions& excluded) {
     TileRange range = row.tiles();
     SPECFAST_NO_UNROLL
     for (int32_t tile = range.begin + team.subgroup(); tile < range.end; tile += team.subgroups()) {
       uint64_t mine = 0;
       SPECFAST_NO_UNROLL
       for (int group = team.lane(); group < kTileGroups; group += team.lanes()) {
-        float values[kGroupIds];
-        row.group_of_tile(tile, group, values);
-        mine += mass_of_group(tile * kTileIds + group * kGroupIds, values, weight_of);
+        float weights[kGroupIds];
+        weigh(row, tile, group, weight_of, excluded, weights);
+        mine += sum_of_masses(weights);
       }
       uint64_t of_tile = team.lane_sum(mine);
       if (team.lane() == 0) tile_masses_[tile - range.begin] = of_tile;
@@ -134,27 +153,25 @@ class RowMasses {
   // By one subgroup: the tile, the group in it, the id in that.
   template <class Team, class Row, class WeightOf>
   SPECFAST_HD void find_in_part(Team& team, const Row& row, const WeightOf& weight_of,
-                                uint64_t at) {
+                                const Exclusions& excluded, uint64_t at) {
     TileRange range = row.tiles();
     auto of_tile = [&](int32_t i) { return i < range.size() ? tile_masses_[i] : 0; };
     int32_t tile = range.begin + search(team, range.size(), of_tile, &at);
+    float weights[kGroupIds];
     auto of_group = [&](int32_t group) {
-      float values[kGroupIds];
-      row.group_of_tile(tile, group, values);
-      return mass_of_group(tile * kTileIds + group * kGroupIds, values, weight_of);
+      weigh(row, tile, group, weight_of, excluded, weights);
+      return sum_of_masses(weights);
     };
     int32_t group = search(team, kTileGroups, of_group, &at);
-    float values[kGroupIds];
-    row.group_of_tile(tile, group, values);
-    int32_t id = tile * kTileIds + group * kGroupIds;
+    weigh(row, tile, group, weight_of, excluded, weights);
+    int32_t found = -1;
+    SPECFAST_UNROLL
     for (int i = 0; i < kGroupIds; ++i) {
-      uint64_t here = to_mass(weight_of(id + i, values[i]));
-      if (at < here) {
-        if (team.lane() == 0) found_[0] = id + i;
-        return;
-      }
+      uint64_t here = to_mass(weights[i]);
+      if (found < 0 && at < here) found = tile * kTileIds + group * kGroupIds + i;
       at -= here;
     }
+    if (team.lane() == 0) found_[0] = found;
   }
 
   // The number of the mass in which `at` falls, and `at` within it.
@@ -179,6 +196,7 @@ class RowMasses {
   }
 
   uint64_t* tile_masses_ = nullptr;  // scratch, of this part's tiles
+  uint64_t* left_ = nullptr;         // scratch [kMaxParts], of each part without exclusions
   int32_t* found_ = nullptr;         // scratch [1]
   const uint64_t* part_masses_ = nullptr;
 };

@@ -33,13 +33,14 @@ struct TargetOnlyRule {
     team.sync_part();  // masses are written
     Fraction coin = s.accept_coin(node, 0, node);
     Fraction acc_threshold = Fraction::of(max_of(s.p.threshold_acc, 1e-9f));
+    uint64_t spent = product_of(coin, acc_threshold, row.mass);
     uint64_t single = fraction_above(Fraction::of(s.p.threshold_single), row.mass);
     uint64_t acc = 0;
     for (int32_t i = 0; i < children.count; ++i) {
       uint64_t mass = children.masses[i];
       if (children.tokens[i] == kNoToken) *status |= kBadToken;
       acc += mass;
-      if (mass > 0 && (mass >= single || product_below(coin, acc_threshold, row.mass, acc))) {
+      if (mass > 0 && (mass >= single || spent < acc)) {
         return i;
       }
     }

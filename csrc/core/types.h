@@ -24,8 +24,10 @@
 // Before a loop over registers: it must be unrolled, or the array goes to memory.
 #if defined(__CUDA_ARCH__)
 #define SPECFAST_UNROLL _Pragma("unroll")
+#define SPECFAST_UNROLL_BY_4 _Pragma("unroll 4")
 #else
 #define SPECFAST_UNROLL
+#define SPECFAST_UNROLL_BY_4
 #endif
 
 namespace specfast {
