@@ -31,7 +31,7 @@ def _ops_on(device: str) -> Implementation:
         ops.accept_tree,
         ops.sample_rows,
         device=device,
-        draws=1_500,
+        draws=1_000,
         slow_draws=200_000,
     )
 
@@ -43,7 +43,7 @@ IMPLEMENTATIONS = {
         reference.accept_tree,
         reference.sample_rows,
         device="cpu",
-        draws=150,
+        draws=100,
         slow_draws=10_000,
     ),
     "cpu": _ops_on("cpu"),
