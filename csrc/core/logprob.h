@@ -40,8 +40,9 @@ SPECFAST_HD_OUTLINED float token_logprob(Team& team, Row& row, int32_t token, bo
   }
   auto raw = row.raw(team);
   float value = row.row.raw_value(token);
-  // An infinite or absent maximum leaves no sum to divide by.
-  if (raw.mass == 0) return value == raw.weights.max && value > 0.0f ? 0.0f : -INFINITY;
+  if (!(value > -INFINITY)) return -INFINITY;
+  // At an infinite maximum the lowest id has all the mass.
+  if (raw.weights.max == INFINITY) return token == raw.argmax ? 0.0f : -INFINITY;
   return log_probability(value, raw.weights.max, 1.0f, raw.mass);
 }
 

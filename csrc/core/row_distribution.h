@@ -121,15 +121,22 @@ class RowDistribution {
   struct RawRow {
     Weights weights;
     uint64_t mass;
+    int32_t argmax;
   };
   template <class Team>
   SPECFAST_HD_OUTLINED RawRow raw(Team& team) {
     float best = -INFINITY;
-    row.for_each_raw_group(team, [&](int32_t, const float (&values)[kGroupIds]) {
+    int32_t best_id = 0;
+    row.for_each_raw_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
       SPECFAST_UNROLL
-      for (int i = 0; i < kGroupIds; ++i) best = values[i] > best ? values[i] : best;
+      for (int i = 0; i < kGroupIds; ++i) {
+        if (values[i] > best) {
+          best = values[i];
+          best_id = id + i;
+        }
+      }
     });
-    uint64_t key = largest(team, argmax_key(best, 0));
+    uint64_t key = largest(team, argmax_key(best, best_id));
     Weights of_raw{key == 0 ? -INFINITY : argmax_value(key), Weights::scale2_of(1.0f)};
     uint64_t mine = 0;
     row.for_each_raw_group(team, [&](int32_t, const float (&values)[kGroupIds]) {
@@ -140,7 +147,7 @@ class RowDistribution {
     const uint64_t* answers = exchange.all_gather(team, words);
     uint64_t sum = 0;
     for (int part = 0; part < team.parts(); ++part) sum += answers[part];
-    return {of_raw, sum};
+    return {of_raw, sum, argmax_id(key)};
   }
 
   // The last id among the kept ones.
