@@ -31,7 +31,10 @@ struct TargetOnlyRule {
       children.masses[i] = repeated ? 0 : row.mass_of(token, row.row.value(token));
     }
     team.sync_part();  // masses are written
-    Fraction coin = s.accept_coin(node, 0, node);
+    // Of a row without a child to accept no coin is looked at.
+    bool can_accept = false;
+    for (int32_t i = 0; i < children.count; ++i) can_accept |= children.tokens[i] != kNoToken;
+    Fraction coin = can_accept ? s.accept_coin(node, 0, node) : Fraction{0, 0};
     Fraction acc_threshold = Fraction::of(max_of(s.p.threshold_acc, 1e-9f));
     uint64_t spent = product_of(coin, acc_threshold, row.mass);
     uint64_t single = fraction_above(Fraction::of(s.p.threshold_single), row.mass);
