@@ -68,14 +68,14 @@ struct BlockRule {
 
  private:
   template <class Team, class State>
-  SPECFAST_HD_OUTLINED static void open_row(Team& team, State& s, Path& path, int32_t row) {
+  SPECFAST_HD static void open_row(Team& team, State& s, Path& path, int32_t row) {
     s.open(team, row);
     path.status |= s.row.status;
   }
 
   template <class Team, class State>
-  SPECFAST_HD_OUTLINED static void note_logprob(Team& team, State& s, float* logprobs, int32_t at,
-                                                int32_t token) {
+  SPECFAST_HD static void note_logprob(Team& team, State& s, float* logprobs, int32_t at,
+                                       int32_t token) {
     float logprob = token_logprob(team, s.row, token, s.p.logprobs.processed, s.sampling.scale);
     if (team.rank() == 0) logprobs[at] = logprob;
   }
@@ -94,8 +94,8 @@ struct BlockRule {
 
   // Mass of max(r p - q, 0). On a point mass q counts as sure of its draft.
   template <class Team, class State>
-  SPECFAST_HD_OUTLINED static uint64_t residual_mass(Team& team, State& s, const ProposalRow& q,
-                                                     float ratio, int32_t draft) {
+  SPECFAST_HD static uint64_t residual_mass(Team& team, State& s, const ProposalRow& q, float ratio,
+                                            int32_t draft) {
     if (s.row.kind == kPointMass) return draft == s.row.argmax ? 0 : to_mass(ratio);
     return s.row.sum(team, rest_of(s, q, ratio));
   }
@@ -123,8 +123,8 @@ struct BlockRule {
   }
 
   template <class Team, class State>
-  SPECFAST_HD_OUTLINED static Drawn finish(Team& team, State& s, ProposalRow& q, int32_t kept,
-                                           bool all, float ratio) {
+  SPECFAST_HD static Drawn finish(Team& team, State& s, ProposalRow& q, int32_t kept, bool all,
+                                  float ratio) {
     auto target = [&](uint64_t total) { return s.final_target(kept, total); };
     if (all || s.row.kind != kOrdinaryRow) return s.row.draw(team, Exclusions{}, target);
     q.open(s.b, kept, s.p.accept.num_nodes);

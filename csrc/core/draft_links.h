@@ -16,6 +16,7 @@ struct DraftLinks {
 struct DraftChildren {
   int32_t* tokens = nullptr;   // scratch [N], kNoToken for bad ids
   int32_t* nodes = nullptr;    // scratch [N]
+  float* values = nullptr;     // scratch [N], logit of the token
   uint64_t* masses = nullptr;  // scratch [N], for the rule
   int32_t count = 0;
   int32_t end_status = kStatusOk;  // met after the last of them
@@ -24,6 +25,7 @@ struct DraftChildren {
   SPECFAST_HD void place(Arena& arena, int32_t num_nodes) {
     tokens = arena.template scratch<int32_t>(num_nodes);
     nodes = arena.template scratch<int32_t>(num_nodes);
+    values = arena.template scratch<float>(num_nodes);
     masses = arena.template scratch<uint64_t>(num_nodes);
   }
 
@@ -61,8 +63,8 @@ struct RequestLinks {
     return is_chain ? chain.row(node, window) : tree.row(node, window);
   }
 
-  // Lists the children of a node among the nodes below `limit`. A barrier follows before they are
-  // looked at.
+  // Lists the children of a node among the nodes below `limit`; thread i of the part writes every
+  // one whose number is i modulo its size. A barrier follows before others look at them.
   template <class Team>
   SPECFAST_HD void list_children(Team& team, int32_t node, int32_t limit, int32_t num_nodes,
                                  DraftChildren& children) const {

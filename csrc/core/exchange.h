@@ -4,6 +4,15 @@
 
 namespace specfast {
 
+// Sum of the words that all parts gave.
+template <class Team>
+SPECFAST_HD uint64_t sum_of_parts(const Team& team, const uint64_t* words) {
+  uint64_t sum = 0;
+  SPECFAST_UNROLL_BY_4
+  for (int part = 0; part < team.parts(); ++part) sum += words[part];
+  return sum;
+}
+
 // Exchanges of a few words between the parts of a team, one after the other. Every call is a
 // barrier for the whole team. What it returns stays until the call after the next, if a barrier of
 // the part lies between the last look at it and the next call: the other parts wait for no thread

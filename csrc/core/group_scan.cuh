@@ -6,8 +6,9 @@
 
 namespace specfast {
 
+// Rare, so out of line, and by value, so that neither has to lie in memory for it.
 template <class Row, class Team>
-__device__ __noinline__ uint64_t largest_beside_nan(Row& row, Team& team) {
+__device__ __noinline__ uint64_t largest_beside_nan(Row row, Team team) {
   uint64_t key = 0;
   row.for_each_raw_group(team, [&](int32_t id, const auto& values) {
     for (int i = 0; i < 8; ++i) key = max_of(key, argmax_key(values[i], id + i));

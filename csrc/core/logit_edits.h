@@ -58,7 +58,7 @@ class LogitEdits {
   }
 
   SPECFAST_HD float apply(int32_t id, float value) const {
-    if (((touched_[id / 32] >> (id % 32)) & 1) != 0) value = penalised(id, value);
+    if (((touched_[id / 32] >> (id % 32)) & 1) != 0) value = penalised(*this, id, value);
     return allows(id) ? value : -INFINITY;
   }
 
@@ -71,7 +71,7 @@ class LogitEdits {
       touched &= touched - 1;
       SPECFAST_UNROLL
       for (int k = 0; k < 8; ++k) {
-        if (k == i) values[k] = penalised(first_id + k, values[k]);
+        if (k == i) values[k] = penalised(*this, first_id + k, values[k]);
       }
     }
     if (allowed_ == nullptr) return;
@@ -89,22 +89,24 @@ class LogitEdits {
     team.atomic_or(&touched_[id / 32], 1u << (id % 32));
   }
 
-  SPECFAST_HD_OUTLINED float penalised(int32_t id, float value) const {
+  // Takes no `this`, so that the edits can stay in registers.
+  SPECFAST_HD_OUTLINED static float penalised(LogitEdits edits, int32_t id, float value) {
     int32_t count = -1;
-    int32_t entry = find(id);
+    int32_t entry = edits.find(id);
     if (entry >= 0) {
-      count = counts_[entry];
-      if (biases_ != nullptr) value = value + biases_[entry];
+      count = edits.counts_[entry];
+      if (edits.biases_ != nullptr) value = value + edits.biases_[entry];
     }
     int32_t on_path = 0;
-    for (int32_t i = 0; i < path_length_; ++i) on_path += path_[i] == id ? 1 : 0;
+    for (int32_t i = 0; i < edits.path_length_; ++i) on_path += edits.path_[i] == id ? 1 : 0;
     if (on_path > 0) count = max_of(count, 0) + on_path;
     if (count < 0) return value;
-    if (repetition_ != 1.0f) value = value > 0.0f ? value / repetition_ : value * repetition_;
+    float repetition = edits.repetition_;
+    if (repetition != 1.0f) value = value > 0.0f ? value / repetition : value * repetition;
     if (count == 0) return value;
-    float frequency = frequency_ * static_cast<float>(count);
+    float frequency = edits.frequency_ * static_cast<float>(count);
     value = value - frequency;
-    return value - presence_;
+    return value - edits.presence_;
   }
 
   // Entry of an id, -1 if none: binary search.

@@ -8,11 +8,9 @@
 
 namespace specfast {
 
-// Rows are read in groups of eight neighbouring ids. A part owns a range of tiles of 32 groups; its
-// threads share the groups evenly, and the same thread meets the same ids in every pass.
+// Rows are read in groups of eight neighbouring ids. A part owns a range of groups and each of its
+// threads a run of them, so that threads in order hold ids in order.
 constexpr int kGroupIds = 8;
-constexpr int kTileGroups = 32;
-constexpr int kTileIds = kGroupIds * kTileGroups;
 
 // Eight logits as they lie in memory.
 template <class T>
@@ -24,26 +22,26 @@ struct alignas(16) LogitGroup {
 
 #if defined(__CUDACC__)
 #include "core/group_scan.cuh"
+#include "core/shared_copy.cuh"
 #endif
 
 namespace specfast {
 
-SPECFAST_HD int32_t num_tiles(int32_t vocab_size) { return ceil_div(vocab_size, kTileIds); }
-
-// Tiles [begin, end) of one part.
-struct TileRange {
+// Groups [begin, end) of one part.
+struct GroupRange {
   int32_t begin;
   int32_t end;
 
-  SPECFAST_HD static TileRange of(int32_t tiles, int part, int parts) {
-    return {static_cast<int32_t>(static_cast<int64_t>(tiles) * part / parts),
-            static_cast<int32_t>(static_cast<int64_t>(tiles) * (part + 1) / parts)};
+  SPECFAST_HD static GroupRange of(int32_t vocab_size, int part, int parts) {
+    int32_t groups = ceil_div(vocab_size, kGroupIds);
+    int32_t share = ceil_div(groups, parts);
+    return {min_of(part * share, groups), min_of((part + 1) * share, groups)};
   }
   SPECFAST_HD int32_t size() const { return end - begin; }
 };
 
-// One row of logits with the edits of its request, and the first tiles of this part's share kept in
-// scratch once they were read.
+// One row of logits with the edits of its request. The first groups of this part's share are
+// brought into scratch; what has no room there is read from memory by every pass.
 template <class T, bool kEdited>
 class LogitRow {
  public:
@@ -51,8 +49,8 @@ class LogitRow {
 
   LogitEdits edits;
 
-  SPECFAST_HD LogitRow(int32_t vocab_size, int32_t tiles_to_keep)
-      : vocab_size_(vocab_size), kept_groups_(tiles_to_keep * kTileGroups) {}
+  SPECFAST_HD LogitRow(int32_t vocab_size, int32_t groups_to_keep)
+      : vocab_size_(vocab_size), kept_groups_(groups_to_keep) {}
 
   template <class Arena>
   SPECFAST_HD void place(Arena& arena, int32_t max_path) {
@@ -60,16 +58,42 @@ class LogitRow {
     if (kEdited) edits.place(arena, vocab_size_, max_path);
   }
 
+  // This part's and this thread's share of every row.
+  template <class Team>
+  SPECFAST_HD void divide(const Team& team) {
+    groups_ = GroupRange::of(vocab_size_, team.part(), team.parts());
+    // An odd run keeps threads that step through their runs together in different banks.
+    run_ = ceil_div(groups_.size(), static_cast<int32_t>(team.size())) | 1;
+  }
+
+  // Asks for the row; `ready` waits for it. No thread looks at the row before any more.
   template <class Team>
   SPECFAST_HD void open(const Team& team, const T* data) {
     data_ = data;
     aligned_ = reinterpret_cast<uintptr_t>(data) % 16 == 0;
-    tiles_ = TileRange::of(num_tiles(vocab_size_), team.part(), team.parts());
-    is_kept_ = false;
+    int32_t kept = min_of(groups_.size(), kept_groups_);
+    SPECFAST_NO_UNROLL
+    for (int32_t group = team.rank(); group < kept; group += team.size()) {
+      fetch(&kept_[group], (groups_.begin + group) * kGroupIds);
+    }
+  }
+  template <class Team>
+  SPECFAST_HD void ready(Team& team) {
+#if defined(__CUDA_ARCH__)
+    wait_for_copies();
+#endif
+    team.sync_part();  // the groups of all threads are there
   }
 
   SPECFAST_HD int32_t vocab_size() const { return vocab_size_; }
-  SPECFAST_HD TileRange tiles() const { return tiles_; }
+
+  // Groups of this thread, numbered within the part; their ids begin at first_id(run.begin).
+  template <class Team>
+  SPECFAST_HD GroupRange run(const Team& team) const {
+    int32_t begin = min_of(team.rank() * run_, groups_.size());
+    return {begin, min_of(begin + run_, groups_.size())};
+  }
+  SPECFAST_HD int32_t first_id(int32_t group) const { return (groups_.begin + group) * kGroupIds; }
 
   SPECFAST_HD float raw_value(int32_t id) const { return to_float(data_[id]); }
   SPECFAST_HD float value(int32_t id) const {
@@ -80,7 +104,7 @@ class LogitRow {
 
   // Calls visit(first_id, values) for this thread's groups. Past the vocabulary values are -inf.
   template <class Team, class Visit>
-  SPECFAST_HD void for_each_group(Team& team, Visit visit) {
+  SPECFAST_HD void for_each_group(Team& team, Visit visit) const {
     for_each_stored_group(team, [&](int32_t id, const LogitGroup<T>& group) {
       float values[kGroupIds];
       unpack(group, values);
@@ -113,7 +137,7 @@ class LogitRow {
 
   // The logits as they came, without edits.
   template <class Team, class Visit>
-  SPECFAST_HD void for_each_raw_group(Team& team, Visit visit) {
+  SPECFAST_HD void for_each_raw_group(Team& team, Visit visit) const {
     for_each_stored_group(team, [&](int32_t id, const LogitGroup<T>& group) {
       float values[kGroupIds];
       unpack(group, values);
@@ -123,35 +147,19 @@ class LogitRow {
 
   // The same as they lie in memory: visit(first_id, LogitGroup).
   template <class Team, class Visit>
-  SPECFAST_HD void for_each_stored_group(Team& team, Visit visit) {
-    constexpr int kInFlight = Team::kOnDevice ? 4 : 1;
-    int32_t step = team.size();
-    int32_t groups = tiles_.size() * kTileGroups;
-    int32_t first_id = tiles_.begin * kTileIds;
+  SPECFAST_HD void for_each_stored_group(Team& team, Visit visit) const {
+    GroupRange mine = run(team);
     SPECFAST_NO_UNROLL
-    for (int32_t begin = team.rank(); begin < groups; begin += kInFlight * step) {
-      // All loads are asked for before the first is looked at.
-      LogitGroup<T> loaded[kInFlight];
-      SPECFAST_UNROLL
-      for (int k = 0; k < kInFlight; ++k) {
-        int32_t group = begin + k * step;
-        if (group < groups) loaded[k] = fetch(group, first_id + group * kGroupIds);
-      }
-      SPECFAST_UNROLL
-      for (int k = 0; k < kInFlight; ++k) {
-        int32_t group = begin + k * step;
-        if (group >= groups) break;
-        if (!is_kept_ && group < kept_groups_) kept_[group] = loaded[k];
-        visit(first_id + group * kGroupIds, loaded[k]);
-      }
+    for (int32_t group = mine.begin; group < mine.end; ++group) {
+      int32_t id = first_id(group);
+      visit(id, group < kept_groups_ ? kept_[group] : load(id));
     }
-    is_kept_ = true;
   }
 
-  // The values of one group of a tile of this part, after a barrier since the row was first read.
-  SPECFAST_HD void group_of_tile(int32_t tile, int group, float (&values)[kGroupIds]) const {
-    int32_t id = tile * kTileIds + group * kGroupIds;
-    unpack(fetch((tile - tiles_.begin) * kTileGroups + group, id), values);
+  // The values of one group of this part.
+  SPECFAST_HD void group_values(int32_t group, float (&values)[kGroupIds]) const {
+    int32_t id = first_id(group);
+    unpack(group < kept_groups_ ? kept_[group] : load(id), values);
     edit(id, values);
   }
 
@@ -177,14 +185,23 @@ class LogitRow {
     }
   }
 
-  // Group `group` of this part, from scratch if it is there.
-  SPECFAST_HD LogitGroup<T> fetch(int32_t group, int32_t id) const {
-    return is_kept_ && group < kept_groups_ ? kept_[group] : load(id);
+  // Brings a group to scratch, perhaps only after `ready`.
+  SPECFAST_HD void fetch(LogitGroup<T>* target, int32_t id) const {
+#if defined(__CUDA_ARCH__)
+    if (is_whole(id)) {
+      copy_to_shared<sizeof(LogitGroup<T>)>(target, data_ + id);
+      return;
+    }
+#endif
+    *target = load_one_by_one(data_, id, vocab_size_);
   }
+
+  // Whether a group can be read as vectors.
+  SPECFAST_HD bool is_whole(int32_t id) const { return aligned_ && id + kGroupIds <= vocab_size_; }
 
   SPECFAST_HD LogitGroup<T> load(int32_t id) const {
 #if defined(__CUDA_ARCH__)
-    if (aligned_ && id + kGroupIds <= vocab_size_) {
+    if (is_whole(id)) {
       LogitGroup<T> group;
       const uint4* words = reinterpret_cast<const uint4*>(data_ + id);
       uint4* out = reinterpret_cast<uint4*>(&group);
@@ -193,12 +210,14 @@ class LogitRow {
       return group;
     }
 #endif
-    return load_one_by_one(id);
+    return load_one_by_one(data_, id, vocab_size_);
   }
-  SPECFAST_HD_OUTLINED LogitGroup<T> load_one_by_one(int32_t id) const {
+  // Takes no `this`, so that the row can stay in registers.
+  SPECFAST_HD_OUTLINED static LogitGroup<T> load_one_by_one(const T* data, int32_t id,
+                                                            int32_t vocab_size) {
     LogitGroup<T> group;
     for (int i = 0; i < kGroupIds; ++i) {
-      group.values[i] = id + i < vocab_size_ ? data_[id + i] : minus_infinity();
+      group.values[i] = id + i < vocab_size ? data[id + i] : minus_infinity();
     }
     return group;
   }
@@ -207,9 +226,9 @@ class LogitRow {
   int32_t vocab_size_;
   int32_t kept_groups_;
   LogitGroup<T>* kept_ = nullptr;  // scratch [kept_groups]
-  TileRange tiles_{0, 0};
+  GroupRange groups_{0, 0};        // of this part
+  int32_t run_ = 1;                // groups of a thread
   bool aligned_ = false;
-  bool is_kept_ = false;
 };
 
 }  // namespace specfast

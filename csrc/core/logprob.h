@@ -31,14 +31,14 @@ SPECFAST_HD float log_probability(float value, float max, float scale, uint64_t 
 // Of a token of the row that was opened last: of its filtered distribution (`processed`), or of
 // softmax(logits) as they came, which takes two more passes.
 template <class Team, class Row>
-SPECFAST_HD_OUTLINED float token_logprob(Team& team, Row& row, int32_t token, bool processed,
-                                         float scale) {
+SPECFAST_HD float token_logprob(Team& team, Row& row, int32_t token, bool processed, float scale) {
   if (processed) {
     if (row.kind == kPointMass) return 0.0f;
     if (row.kind == kUnusableRow) return -INFINITY;
     return log_probability(row.row.value(token), row.weights.max, scale, row.mass);
   }
-  auto raw = row.raw(team);
+  typename Row::RawRow raw{};
+  out_of_line(row, team, [&raw](Row& self, Team& in) { raw = self.raw(in); });
   float value = row.row.raw_value(token);
   if (!(value > -INFINITY)) return -INFINITY;
   // At an infinite maximum the lowest id has all the mass.

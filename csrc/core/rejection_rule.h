@@ -52,7 +52,7 @@ struct RejectionRule {
   }
 
   template <class Team, class State>
-  SPECFAST_HD_OUTLINED int32_t choose(Team& team, State& s, int32_t node, int32_t* status) {
+  SPECFAST_HD int32_t choose(Team& team, State& s, int32_t node, int32_t* status) {
     const DraftChildren& children = s.children;
     residual.count = 0;
     if (s.row.kind != kOrdinaryRow) return s.child_with(s.row.argmax, status);
@@ -75,7 +75,7 @@ struct RejectionRule {
       for (int32_t j = 0; j < residual.count; ++j) {
         if (residual.tried[j] == token) q_token = 0.0f;
       }
-      float p_token = s.row.weight_of(token, s.row.row.value(token)) * p_factor;
+      float p_token = s.row.weight_of(token, children.values[i]) * p_factor;
       p_token = residual.rest(token, p_token, base);
       if (residual.count > 0) p_token = p_token * residual.levels[residual.count - 1].scale;
       Fraction coin = s.accept_coin(node, i, children.nodes[i] - 1);
@@ -88,7 +88,7 @@ struct RejectionRule {
   }
 
   template <class Team, class State>
-  SPECFAST_HD_OUTLINED Drawn finish(Team& team, State& s, int32_t node) {
+  SPECFAST_HD Drawn finish(Team& team, State& s, int32_t node) {
     auto target = [&](uint64_t total) { return s.final_target(node, total); };
     if (residual.count == 0) return s.row.draw(team, Exclusions{}, target);
     if (residual_mass == 0) return {s.row.last_kept(team), kZeroResidual};
@@ -108,8 +108,8 @@ struct RejectionRule {
   }
 
   template <class Team, class State>
-  SPECFAST_HD_OUTLINED void reject(Team& team, State& s, const ProposalRow& q, float p_factor,
-                                   int32_t token, float q_factor) {
+  SPECFAST_HD void reject(Team& team, State& s, const ProposalRow& q, float p_factor, int32_t token,
+                          float q_factor) {
     if (team.rank() == 0) {
       residual.tried[residual.count] = token;
       residual.levels[residual.count] = {q_factor, 0.0f};
@@ -123,8 +123,7 @@ struct RejectionRule {
 
   // The factor of q without the tokens tried so far.
   template <class Team, class State>
-  SPECFAST_HD_OUTLINED float next_q_factor(Team& team, State& s, const ProposalRow& q,
-                                           uint64_t* left) {
+  SPECFAST_HD float next_q_factor(Team& team, State& s, const ProposalRow& q, uint64_t* left) {
     bool masses_are_weights = q.has_record();
     if (residual.count == 1) {
       *left = q.record_mass();

@@ -35,37 +35,31 @@ struct RequestSampling {
 
   SPECFAST_HD static RequestSampling load(const SamplingParams& p, int b, int32_t vocab_size) {
     constexpr float kGreedyTemperature = 1e-5f;
-    RequestSampling out;
-    bool good = true;
+    // All loads are asked for before the first is looked at.
     float temperature = p.temperature[b];
-    good = good && temperature >= 0.0f && temperature <= FLT_MAX;
-    if (p.top_k != nullptr) {
-      int32_t top_k = p.top_k[b];
-      good = good && top_k >= -1;
-      if (top_k > 0 && top_k < vocab_size) out.top_k = top_k;
-      if (top_k == 1) out.greedy = true;
+    int32_t top_k = p.top_k != nullptr ? p.top_k[b] : 0;
+    float top_p = p.top_p != nullptr ? p.top_p[b] : 1.0f;
+    float min_p = p.min_p != nullptr ? p.min_p[b] : 0.0f;
+    float repetition = p.repetition_penalty != nullptr ? p.repetition_penalty[b] : 1.0f;
+    float presence = p.presence_penalty != nullptr ? p.presence_penalty[b] : 0.0f;
+    float frequency = p.frequency_penalty != nullptr ? p.frequency_penalty[b] : 0.0f;
+    int64_t seed = p.seeds != nullptr ? p.seeds[b] : 0;
+
+    RequestSampling out;
+    bool good = temperature >= 0.0f && temperature <= FLT_MAX && top_k >= -1 && top_p > 0.0f &&
+                top_p <= 1.0f && min_p >= 0.0f && min_p <= 1.0f && repetition > 0.0f &&
+                repetition <= FLT_MAX && fabsf(presence) <= FLT_MAX && fabsf(frequency) <= FLT_MAX;
+    out.random.seed = static_cast<uint64_t>(seed);
+    if (top_k > 0 && top_k < vocab_size) out.top_k = top_k;
+    out.greedy = top_k == 1;
+    out.has_top_p = top_p < 1.0f;
+    out.top_p = Fraction::of(top_p);
+    if (good && min_p > 0.0f) {
+      out.min_mass = max_of<uint64_t>(fraction_above(Fraction::of(min_p), kUnitMass), 1);
     }
-    if (p.top_p != nullptr) {
-      float top_p = p.top_p[b];
-      good = good && top_p > 0.0f && top_p <= 1.0f;
-      out.has_top_p = top_p < 1.0f;
-      out.top_p = Fraction::of(top_p);
-    }
-    if (p.min_p != nullptr) {
-      float min_p = p.min_p[b];
-      good = good && min_p >= 0.0f && min_p <= 1.0f;
-      if (good) out.min_mass = max_of<uint64_t>(fraction_above(Fraction::of(min_p), kUnitMass), 1);
-    }
-    if (p.repetition_penalty != nullptr) {
-      float penalty = p.repetition_penalty[b];
-      good = good && penalty > 0.0f && penalty <= FLT_MAX;
-    }
-    if (p.presence_penalty != nullptr) good = good && fabsf(p.presence_penalty[b]) <= FLT_MAX;
-    if (p.frequency_penalty != nullptr) good = good && fabsf(p.frequency_penalty[b]) <= FLT_MAX;
     if (!good) out.status = kBadParam;
     out.greedy = out.greedy || !good || temperature < kGreedyTemperature;
     if (!out.greedy) out.scale = 1.0f / temperature;
-    out.random.seed = p.seeds != nullptr ? static_cast<uint64_t>(p.seeds[b]) : 0;
     return out;
   }
 };

@@ -27,25 +27,31 @@ class RowDistribution {
   uint64_t mass = 0;     // S
   uint64_t cut_key = 0;  // argmax_key of the last kept token; 0: nothing is cut
 
-  SPECFAST_HD RowDistribution(int32_t vocab_size, int32_t tiles_to_keep)
-      : row(vocab_size, tiles_to_keep) {}
+  SPECFAST_HD RowDistribution(int32_t vocab_size, int32_t groups_to_keep)
+      : row(vocab_size, groups_to_keep) {}
 
   template <class Arena>
   SPECFAST_HD void place(Arena& arena, int32_t max_path) {
     exchange.place(arena);
-    masses.place(arena, row.vocab_size());
+    masses.place(arena);
     candidates_.place(arena);
     row.place(arena, max_path);
   }
 
-  // Reads a row: its largest value, then its mass or, with top-k, its few kept tokens.
+  // Asks for a row. What does not need it may come before `finish_open`.
   template <class Team>
-  SPECFAST_HD_OUTLINED void open(Team& team, const T* data, const int32_t* bitmask,
-                                 const RequestSampling& sampling) {
+  SPECFAST_HD void begin_open(const Team& team, const T* data, const int32_t* bitmask) {
     row.open(team, data);
     if constexpr (kEdited) row.edits.set_bitmask(bitmask);
     cut_key = 0;
     has_candidates_ = false;
+  }
+
+  // Reads the row: its largest value, then its mass or, with top-k, its few kept tokens. Begins
+  // with a barrier of the part.
+  template <class Team>
+  SPECFAST_HD void finish_open(Team& team, const RequestSampling& sampling) {
+    row.ready(team);
     int32_t top_k = sampling.greedy ? 0 : sampling.top_k;
     uint32_t bound = read_largest(team, top_k);
     if (kind == kUnusableRow) return;
@@ -87,7 +93,7 @@ class RowDistribution {
   // Draws from the kept tokens but the excluded ones. `target(total)` maps their mass to a number
   // below it.
   template <class Team, class Target>
-  SPECFAST_HD_OUTLINED Drawn draw(Team& team, const Exclusions& excluded, Target target) {
+  SPECFAST_HD Drawn draw(Team& team, const Exclusions& excluded, Target target) {
     if (kind != kOrdinaryRow) {
       bool gone = kind == kPointMass && excluded.contain(argmax);
       return {argmax, gone ? kZeroResidual : kStatusOk};
@@ -124,7 +130,7 @@ class RowDistribution {
     int32_t argmax;
   };
   template <class Team>
-  SPECFAST_HD_OUTLINED RawRow raw(Team& team) {
+  SPECFAST_HD RawRow raw(Team& team) {
     float best = -INFINITY;
     int32_t best_id = 0;
     row.for_each_raw_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
@@ -152,8 +158,17 @@ class RowDistribution {
 
   // The last id among the kept ones.
   template <class Team>
-  SPECFAST_HD_OUTLINED int32_t last_kept(Team& team) {
+  SPECFAST_HD int32_t last_kept(Team& team) {
     if (kind != kOrdinaryRow) return argmax;
+    int32_t last = 0;
+    out_of_line(*this, team,
+                [&last](RowDistribution& self, Team& in) { last = self.find_last_kept(in); });
+    return last;
+  }
+
+ private:
+  template <class Team>
+  SPECFAST_HD int32_t find_last_kept(Team& team) {
     if (has_candidates_) return candidates_.last_id(team);
     int32_t last = 0;
     row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
@@ -165,7 +180,6 @@ class RowDistribution {
     return static_cast<int32_t>(largest(team, static_cast<uint64_t>(last) << 1) >> 1);
   }
 
- private:
   // Tokens from some value up.
   struct Extent {
     uint64_t count;
@@ -176,7 +190,7 @@ class RowDistribution {
 
   // The first pass: largest value, argmax, NaN, and a value that at least top_k tokens reach.
   template <class Team>
-  SPECFAST_HD_OUTLINED uint32_t read_largest(Team& team, int32_t top_k) {
+  SPECFAST_HD uint32_t read_largest(Team& team, int32_t top_k) {
     KeyFlag best = row.largest(team);
     uint64_t key = best.key;
     uint32_t bound = 0;
@@ -188,7 +202,7 @@ class RowDistribution {
     uint64_t words[2] = {of_part.key | (of_part.flag ? 1u : 0u), bound};
     const uint64_t* answers = exchange.all_gather(team, words);
     KeyFlag of_row = team.largest(answers, team.parts());
-    for (int part = 0; part < team.parts(); ++part) {
+    for (int part = 0; top_k > 0 && part < team.parts(); ++part) {
       bound = min_of(bound, static_cast<uint32_t>(answers[kMaxParts + part]));
     }
     status = of_row.flag ? kNanLogits : kStatusOk;
@@ -207,7 +221,7 @@ class RowDistribution {
   }
 
   template <class Team>
-  SPECFAST_HD_OUTLINED int32_t lowest_allowed(Team& team) {
+  SPECFAST_HD int32_t lowest_allowed(Team& team) {
     int32_t lowest = row.vocab_size();
     for (int32_t id = team.rank(); id < lowest; id += team.size()) {
       if (row.edits.allows(id)) lowest = id;
@@ -239,7 +253,8 @@ class RowDistribution {
       has_candidates_ = true;
       if (candidates_.count() >= count) cut_after(count - 1);
     } else {
-      narrow(team, false, count, bound);
+      out_of_line(*this, team,
+                  [=](RowDistribution& self, Team& in) { self.narrow(in, false, count, bound); });
     }
   }
 
@@ -249,7 +264,8 @@ class RowDistribution {
     if (has_candidates_) {
       cut_after(candidates_.reach(team, target));
     } else {
-      narrow(team, true, target, 0);
+      out_of_line(*this, team,
+                  [=](RowDistribution& self, Team& in) { self.narrow(in, true, target, 0); });
     }
   }
 
@@ -261,11 +277,16 @@ class RowDistribution {
 
   // Takes out what has less mass than `least`.
   template <class Team>
-  SPECFAST_HD_OUTLINED void raise_cut(Team& team, uint64_t least) {
+  SPECFAST_HD void raise_cut(Team& team, uint64_t least) {
     if (has_candidates_) {
       cut_after(candidates_.last_with(team, least));
       return;
     }
+    out_of_line(*this, team,
+                [=](RowDistribution& self, Team& in) { self.raise_cut_of_row(in, least); });
+  }
+  template <class Team>
+  SPECFAST_HD void raise_cut_of_row(Team& team, uint64_t least) {
     uint64_t lowest = UINT64_MAX;
     row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
       SPECFAST_UNROLL
@@ -294,7 +315,7 @@ class RowDistribution {
   // bisection until few enough tokens are left to look at each, or only equal ones. `bound`: where
   // the measure may already suffice, or 0.
   template <class Team>
-  SPECFAST_HD_OUTLINED void narrow(Team& team, bool by_mass, uint64_t target, uint32_t bound) {
+  SPECFAST_HD void narrow(Team& team, bool by_mass, uint64_t target, uint32_t bound) {
     uint32_t floor = value_order(weights.max - 42.0f / weights.scale2);  // nothing below has mass
     uint32_t low = max_of(max_of(floor, bound), 1u);
     uint32_t high = value_order(weights.max) + 1;
@@ -338,7 +359,7 @@ class RowDistribution {
   }
 
   template <class Team>
-  SPECFAST_HD_OUTLINED Extent extent_from(Team& team, uint32_t order) {
+  SPECFAST_HD Extent extent_from(Team& team, uint32_t order) {
     int64_t count = 0;
     uint64_t of_thread = 0;
     row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {

@@ -56,149 +56,104 @@ SPECFAST_HD uint64_t sum_of_masses(const float (&weights)[kGroupIds]) {
 #endif
 }
 
-// Sums of masses over a row, by tile and by part, and the search for a token in them.
+// Sums of masses over a row, by thread and by part, and the search for a token in them.
 class RowMasses {
  public:
   template <class Arena>
-  SPECFAST_HD void place(Arena& arena, int32_t vocab_size) {
-    tile_masses_ = arena.template scratch<uint64_t>(num_tiles(vocab_size));
+  SPECFAST_HD void place(Arena& arena) {
     left_ = arena.template scratch<uint64_t>(kMaxParts);
+    subgroup_masses_ = arena.template scratch<uint64_t>(kMaxSubgroups);
     found_ = arena.template scratch<int32_t>(1);
   }
 
   // Sum over the row of the masses of weight_of(id, value), which is in [0, 1].
   template <class Team, class Row, class WeightOf>
-  SPECFAST_HD uint64_t sum(Team& team, Exchange& exchange, Row& row, const WeightOf& weight_of) {
-    uint64_t mine = 0;
+  SPECFAST_HD uint64_t sum(Team& team, Exchange& exchange, const Row& row,
+                           const WeightOf& weight_of) {
+    mine_ = 0;
     row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
-      mine += mass_of_group(id, values, weight_of);
+      float weights[kGroupIds];
+      SPECFAST_UNROLL
+      for (int i = 0; i < kGroupIds; ++i) weights[i] = weight_of(id + i, values[i]);
+      mine_ += sum_of_masses(weights);
     });
-    uint64_t words[1] = {static_cast<uint64_t>(team.sum(static_cast<int64_t>(mine)))};
+    uint64_t words[1] = {static_cast<uint64_t>(team.sum(static_cast<int64_t>(mine_)))};
     part_masses_ = exchange.all_gather(team, words);
-    uint64_t total = 0;
-    for (int part = 0; part < team.parts(); ++part) total += part_masses_[part];
-    return total;
+    return sum_of_parts(team, part_masses_);
   }
 
   // The smallest id whose running sum of masses exceeds `at`, which is below their sum; the
   // excluded ids count nothing. `sum` came before, over the same weights.
   template <class Team, class Row, class WeightOf>
-  SPECFAST_HD int32_t find(Team& team, Exchange& exchange, Row& row, const WeightOf& weight_of,
-                           const Exclusions& excluded, uint64_t at) {
-    int32_t tiles = num_tiles(row.vocab_size());
+  SPECFAST_HD int32_t find(Team& team, Exchange& exchange, const Row& row,
+                           const WeightOf& weight_of, const Exclusions& excluded, uint64_t at) {
     SPECFAST_NO_UNROLL
     for (int part = team.rank(); part < team.parts(); part += team.size()) {
-      TileRange range = TileRange::of(tiles, part, team.parts());
+      GroupRange range = GroupRange::of(row.vocab_size(), part, team.parts());
       left_[part] =
-          part_masses_[part] - excluded.mass(range.begin * kTileIds, range.end * kTileIds);
+          part_masses_[part] - excluded.mass(range.begin * kGroupIds, range.end * kGroupIds);
     }
-    team.sync_part();  // left_ is written
+    GroupRange run = row.run(team);
+    uint64_t mine = mine_ - excluded.mass(row.first_id(run.begin), row.first_id(run.end));
+    uint64_t of_subgroup;
+    uint64_t before = team.lane_prefix(mine, &of_subgroup);
+    if (team.lane() == 0) subgroup_masses_[team.subgroup()] = of_subgroup;
+    team.sync_part();  // left_ and subgroup_masses_ are written
     int owner = 0;
     for (; owner < team.parts() - 1 && at >= left_[owner]; ++owner) at -= left_[owner];
     if (team.part() == owner) {
-      sum_tiles(team, row, weight_of, excluded);
-      if (team.subgroup() == 0) find_in_part(team, row, weight_of, excluded, at);
+      for (int i = 0; i < team.subgroup(); ++i) before += subgroup_masses_[i];
+      if (at >= before && at - before < mine) {
+        *found_ = find_in_run(row, run, weight_of, excluded, at - before);
+      }
     }
     team.sync_part();  // found_ is written
-    uint64_t words[1] = {static_cast<uint64_t>(found_[0])};
+    uint64_t words[1] = {static_cast<uint64_t>(*found_)};
     return static_cast<int32_t>(exchange.all_gather(team, words)[owner]);
   }
 
  private:
-  template <class WeightOf>
-  SPECFAST_HD static uint64_t mass_of_group(int32_t id, const float (&values)[kGroupIds],
-                                            const WeightOf& weight_of) {
-    float weights[kGroupIds];
-    SPECFAST_UNROLL
-    for (int i = 0; i < kGroupIds; ++i) weights[i] = weight_of(id + i, values[i]);
-    return sum_of_masses(weights);
-  }
+  static constexpr int kMaxSubgroups = 32;
 
-  // The weights of a group of a tile of this part.
+  // By the thread in whose run it is.
   template <class Row, class WeightOf>
-  SPECFAST_HD static void weigh(const Row& row, int32_t tile, int group, const WeightOf& weight_of,
-                                const Exclusions& excluded, float (&weights)[kGroupIds]) {
-    float values[kGroupIds];
-    row.group_of_tile(tile, group, values);
-    int32_t id = tile * kTileIds + group * kGroupIds;
-    SPECFAST_UNROLL
-    for (int i = 0; i < kGroupIds; ++i) weights[i] = weight_of(id + i, values[i]);
+  SPECFAST_HD static int32_t find_in_run(const Row& row, GroupRange run, const WeightOf& weight_of,
+                                         const Exclusions& excluded, uint64_t at) {
     SPECFAST_NO_UNROLL
-    for (int32_t k = 0; k < excluded.count; ++k) {
-      int32_t at = excluded.ids[k] - id;
+    for (int32_t group = run.begin; group < run.end; ++group) {
+      float weights[kGroupIds];
+      row.group_values(group, weights);
+      int32_t id = row.first_id(group);
       SPECFAST_UNROLL
-      for (int i = 0; i < kGroupIds; ++i) weights[i] = at == i ? 0.0f : weights[i];
-    }
-  }
-
-  template <class Team, class Row, class WeightOf>
-  SPECFAST_HD void sum_tiles(Team& team, const Row& row, const WeightOf& weight_of,
-                             const Exclusions& excluded) {
-    TileRange range = row.tiles();
-    SPECFAST_NO_UNROLL
-    for (int32_t tile = range.begin + team.subgroup(); tile < range.end; tile += team.subgroups()) {
-      uint64_t mine = 0;
+      for (int i = 0; i < kGroupIds; ++i) weights[i] = weight_of(id + i, weights[i]);
       SPECFAST_NO_UNROLL
-      for (int group = team.lane(); group < kTileGroups; group += team.lanes()) {
-        float weights[kGroupIds];
-        weigh(row, tile, group, weight_of, excluded, weights);
-        mine += sum_of_masses(weights);
+      for (int32_t k = 0; k < excluded.count; ++k) {
+        int32_t gone = excluded.ids[k] - id;
+        SPECFAST_UNROLL
+        for (int i = 0; i < kGroupIds; ++i) weights[i] = gone == i ? 0.0f : weights[i];
       }
-      uint64_t of_tile = team.lane_sum(mine);
-      if (team.lane() == 0) tile_masses_[tile - range.begin] = of_tile;
-    }
-    team.sync_part();  // tile masses are written
-  }
-
-  // By one subgroup: the tile, the group in it, the id in that.
-  template <class Team, class Row, class WeightOf>
-  SPECFAST_HD void find_in_part(Team& team, const Row& row, const WeightOf& weight_of,
-                                const Exclusions& excluded, uint64_t at) {
-    TileRange range = row.tiles();
-    auto of_tile = [&](int32_t i) { return i < range.size() ? tile_masses_[i] : 0; };
-    int32_t tile = range.begin + search(team, range.size(), of_tile, &at);
-    float weights[kGroupIds];
-    auto of_group = [&](int32_t group) {
-      weigh(row, tile, group, weight_of, excluded, weights);
-      return sum_of_masses(weights);
-    };
-    int32_t group = search(team, kTileGroups, of_group, &at);
-    weigh(row, tile, group, weight_of, excluded, weights);
-    int32_t found = -1;
-    SPECFAST_UNROLL
-    for (int i = 0; i < kGroupIds; ++i) {
-      uint64_t here = to_mass(weights[i]);
-      if (found < 0 && at < here) found = tile * kTileIds + group * kGroupIds + i;
-      at -= here;
-    }
-    if (team.lane() == 0) found_[0] = found;
-  }
-
-  // The number of the mass in which `at` falls, and `at` within it.
-  template <class Team, class MassOf>
-  SPECFAST_HD static int32_t search(Team& team, int32_t count, const MassOf& mass_of,
-                                    uint64_t* at) {
-    SPECFAST_NO_UNROLL
-    for (int32_t first = 0; first < count; first += team.lanes()) {
-      int32_t i = first + team.lane();
-      uint64_t here = mass_of(i);
-      uint64_t all;
-      uint64_t before = team.lane_prefix(here, &all);
-      if (*at < all) {
-        bool mine = *at >= before && *at - before < here;
-        int32_t found = static_cast<int32_t>(team.lane_sum(mine ? static_cast<uint64_t>(i) : 0));
-        *at -= team.lane_sum(mine ? before : 0);
-        return found;
+      uint64_t of_group = sum_of_masses(weights);
+      if (at >= of_group) {
+        at -= of_group;
+        continue;
       }
-      *at -= all;
+      int32_t found = -1;
+      SPECFAST_UNROLL
+      for (int i = 0; i < kGroupIds; ++i) {
+        uint64_t here = to_mass(weights[i]);
+        if (found < 0 && at < here) found = id + i;
+        at -= here;
+      }
+      return found;
     }
-    return count - 1;  // `at` was not below the sum
+    return -1;  // `at` was not below the sum
   }
 
-  uint64_t* tile_masses_ = nullptr;  // scratch, of this part's tiles
-  uint64_t* left_ = nullptr;         // scratch [kMaxParts], of each part without exclusions
-  int32_t* found_ = nullptr;         // scratch [1]
+  uint64_t* left_ = nullptr;             // scratch [kMaxParts], of each part without exclusions
+  uint64_t* subgroup_masses_ = nullptr;  // scratch [kMaxSubgroups]
+  int32_t* found_ = nullptr;             // scratch [1]
   const uint64_t* part_masses_ = nullptr;
+  uint64_t mine_ = 0;  // of this thread's run
 };
 
 }  // namespace specfast

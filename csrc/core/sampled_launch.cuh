@@ -7,47 +7,47 @@
 
 namespace specfast {
 
-constexpr int kSampledThreads = 256;
+constexpr int kMaxSampledThreads = 256;
 
-// How rows are spread: `cluster_size` CTAs per row at a time, of which each may use `shared_bytes`.
+// How rows are spread: `cluster_size` CTAs of `threads` per row at a time, of which each may use
+// `shared_bytes`.
 struct SampledShape {
   int cluster_size;
+  int threads;
   int shared_bytes;
 };
 
-// A share of the shared memory of an SM for each CTA that is to be there at once.
 inline SampledShape sampled_shape(int rows_at_once) {
-  constexpr int kWhole = 220 * 1024;
-  if (rows_at_once <= 8) return {16, kWhole / 2};
-  if (rows_at_once <= 64) return {8, kWhole / 2};
-  return {4, kWhole / 2};
+  constexpr int kWhole = 220 * 1024;  // of one SM
+  if (rows_at_once <= 16) return {16, 256, kWhole / 2};
+  if (rows_at_once <= 128) return {8, 256, kWhole / 2};
+  return {4, 256, kWhole / 2};
 }
 
 template <class Body, class Params>
-__global__ void __launch_bounds__(kSampledThreads, 2)
-    sampled_kernel(const __grid_constant__ Params p, int tiles_to_keep) {
+__global__ void __launch_bounds__(kMaxSampledThreads, 2)
+    sampled_kernel(const __grid_constant__ Params p, int groups_to_keep) {
   begin_after_previous_kernel();
   ClusterTeam team;
-  Body(p, team.index(), tiles_to_keep).run(team);
+  Body(p, team.index(), groups_to_keep).run(team);
 }
 
-// One cluster per request or row; as many tiles of a row stay in shared memory as there is room
+// One cluster per request or row; as much of a row stays in shared memory as there is room
 // for.
 template <class Body, class Params>
-void launch_sampled(const Params& p, int count, int32_t vocab_size, int tile_bytes,
+void launch_sampled(const Params& p, int count, int32_t vocab_size, int group_bytes,
                     const SampledShape& shape, cudaStream_t stream) {
   ScratchSizer sizer;
   Body(p, 0, 0).place(sizer);
-  int room = (shape.shared_bytes - static_cast<int>(sizer.bytes())) / tile_bytes;
-  int share = ceil_div(num_tiles(vocab_size), shape.cluster_size);
-  int tiles_to_keep = clamp_to(room, 0, share);
+  int room = (shape.shared_bytes - static_cast<int>(sizer.bytes())) / group_bytes;
+  int groups_to_keep = clamp_to(room, 0, GroupRange::of(vocab_size, 0, shape.cluster_size).size());
   LaunchShape launch_shape;
   launch_shape.grid = dim3(count * shape.cluster_size);
-  launch_shape.block = dim3(kSampledThreads);
-  launch_shape.shared_bytes = sizer.bytes() + static_cast<size_t>(tiles_to_keep) * tile_bytes;
+  launch_shape.block = dim3(shape.threads);
+  launch_shape.shared_bytes = sizer.bytes() + static_cast<size_t>(groups_to_keep) * group_bytes;
   launch_shape.cluster_size = shape.cluster_size;
   launch_shape.begins_early = true;
-  launch(sampled_kernel<Body, Params>, launch_shape, stream, p, tiles_to_keep);
+  launch(sampled_kernel<Body, Params>, launch_shape, stream, p, groups_to_keep);
 }
 
 template <class Rule>
@@ -57,8 +57,8 @@ void launch_sampled_accept(const SampledAcceptParams& p, cudaStream_t stream) {
   with_row_form(p.rows, p.sampling, [&](auto type, auto edited) {
     using T = decltype(type);
     launch_sampled<SampledRequest<T, decltype(edited)::value, Rule>>(
-        p, count, p.accept.vocab_size, kTileIds * static_cast<int>(sizeof(T)), sampled_shape(count),
-        stream);
+        p, count, p.accept.vocab_size, static_cast<int>(sizeof(LogitGroup<T>)),
+        sampled_shape(count), stream);
   });
 }
 

@@ -14,8 +14,8 @@ struct SampledRequest {
   Path path{};
   float* logprobs = nullptr;  // scratch [S]
 
-  SPECFAST_HD SampledRequest(const SampledAcceptParams& p, int b, int32_t tiles_to_keep)
-      : state(p, b, tiles_to_keep), rule() {}
+  SPECFAST_HD SampledRequest(const SampledAcceptParams& p, int b, int32_t groups_to_keep)
+      : state(p, b, groups_to_keep), rule() {}
 
   template <class Arena>
   SPECFAST_HD void place(Arena& arena) {

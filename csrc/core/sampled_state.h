@@ -37,8 +37,8 @@ struct SampledState {
   DraftChildren children{};
   int32_t coin_status = kStatusOk;
 
-  SPECFAST_HD SampledState(const SampledAcceptParams& params, int request, int32_t tiles_to_keep)
-      : p(params), b(request), row(params.accept.vocab_size, tiles_to_keep), links(params.links) {}
+  SPECFAST_HD SampledState(const SampledAcceptParams& params, int request, int32_t groups_to_keep)
+      : p(params), b(request), row(params.accept.vocab_size, groups_to_keep), links(params.links) {}
 
   template <class Arena>
   SPECFAST_HD void place(Arena& arena) {
@@ -49,6 +49,7 @@ struct SampledState {
 
   template <class Team>
   SPECFAST_HD void load(Team& team) {
+    row.row.divide(team);
     window = request_window(p.accept, b);
     sampling = RequestSampling::load(p.sampling, b, p.accept.vocab_size);
     sampling.random.prefix_len = legal_prefix_len(p.accept, b);
@@ -57,14 +58,34 @@ struct SampledState {
     team.sync_part();  // links and edits are loaded
   }
 
-  // Opens verify row `index` of the request.
+  // Opens verify row `index` of the request, in two halves or at once.
   template <class Team>
-  SPECFAST_HD void open(Team& team, int32_t index) {
+  SPECFAST_HD void begin_open(const Team& team, int32_t index) {
     int64_t at = window.base + index;
     const int32_t* bitmask = p.sampling.token_bitmask;
     if (bitmask != nullptr) bitmask += at * p.sampling.token_bitmask_stride;
-    row.open(team, static_cast<const T*>(p.rows.logits) + at * p.rows.logits_stride, bitmask,
-             sampling);
+    row.begin_open(team, static_cast<const T*>(p.rows.logits) + at * p.rows.logits_stride, bitmask);
+  }
+  template <class Team>
+  SPECFAST_HD void finish_open(Team& team) {
+    row.finish_open(team, sampling);
+  }
+  template <class Team>
+  SPECFAST_HD void open(Team& team, int32_t index) {
+    begin_open(team, index);
+    finish_open(team);
+  }
+
+  // Lists the children of a node below `limit`, and what the opened row says of their tokens. A
+  // barrier follows before they are looked at.
+  template <class Team>
+  SPECFAST_HD void list_children(Team& team, int32_t node, int32_t limit) {
+    links.list_children(team, node, limit, window.num_nodes, children);
+    SPECFAST_NO_UNROLL
+    for (int32_t i = team.rank(); i < children.count; i += team.size()) {
+      int32_t token = children.tokens[i];
+      children.values[i] = token == kNoToken ? -INFINITY : row.row.value(token);
+    }
   }
 
   SPECFAST_HD Fraction accept_coin(int32_t node, int32_t lane, int32_t column) {
@@ -91,6 +112,7 @@ struct SampledState {
   template <class Team>
   SPECFAST_HD void append(Team& team, int32_t token) {
     if constexpr (kEdited) {
+      team.sync_part();  // the row has been looked at without it
       row.row.edits.append(team, token);
       team.sync_part();  // written before the next row looks at it
     }

@@ -21,12 +21,15 @@ SPECFAST_HD void sampled_walk(Team& team, State& s, Rule& rule, Path& path, floa
       break;
     }
     last_row = at.node;
-    s.open(team, at.node);
+    bool is_last = path.length + 1 == s.p.accept.width;
+    s.begin_open(team, at.node);
+    s.list_children(team, node, is_last ? 0 : window.verified);
+    s.finish_open(team);
     path.status |= s.row.status;
-    bool ends = s.row.kind == kUnusableRow || path.length + 1 == s.p.accept.width;
-    s.links.list_children(team, node, ends ? 0 : window.verified, window.num_nodes, s.children);
-    if (ends) s.children.end_status = kStatusOk;
-    team.sync_part();  // children are listed
+    if (is_last || s.row.kind == kUnusableRow) {
+      s.children.count = 0;
+      s.children.end_status = kStatusOk;
+    }
     int32_t child = rule.choose(team, s, node, &path.status);
     Drawn next{kNoToken, kStatusOk};
     if (child >= 0) {
@@ -49,6 +52,7 @@ SPECFAST_HD void sampled_walk(Team& team, State& s, Rule& rule, Path& path, floa
     if (child < 0) break;
     node = s.children.nodes[child];
     s.append(team, next.token);
+    team.sync_part();  // children have been looked at
   }
 }
 
@@ -63,7 +67,7 @@ SPECFAST_HD int32_t count_trimmed_sampled(Team& team, State& s, Rule& rule, cons
   for (int32_t node = s.window.verified - 1; node + 1 < limit; ++node) {
     if (node >= s.window.verified) s.open(team, node);
     if (s.row.kind == kUnusableRow) break;
-    s.links.list_children(team, node, limit, limit, s.children);
+    s.list_children(team, node, limit);
     team.sync_part();  // children are listed
     if (rule.choose(team, s, node, &ignored) < 0) break;
     ++trimmed;

@@ -18,8 +18,8 @@ struct TargetOnlyRule {
 
   // The accepted child of the row's node, by its number in sibling order, or -1.
   template <class Team, class T, bool kEdited>
-  SPECFAST_HD_OUTLINED int32_t choose(Team& team, SampledState<T, kEdited>& s, int32_t node,
-                                      int32_t* status) {
+  SPECFAST_HD int32_t choose(Team& team, SampledState<T, kEdited>& s, int32_t node,
+                             int32_t* status) {
     DraftChildren& children = s.children;
     auto& row = s.row;
     if (row.kind != kOrdinaryRow) return s.child_with(row.argmax, status);
@@ -28,7 +28,7 @@ struct TargetOnlyRule {
       int32_t token = children.tokens[i];
       bool repeated = token == kNoToken;
       for (int32_t j = 0; j < i; ++j) repeated |= children.tokens[j] == token;
-      children.masses[i] = repeated ? 0 : row.mass_of(token, row.row.value(token));
+      children.masses[i] = repeated ? 0 : row.mass_of(token, children.values[i]);
     }
     team.sync_part();  // masses are written
     // Of a row without a child to accept no coin is looked at.
@@ -53,7 +53,7 @@ struct TargetOnlyRule {
 
   // The token after a row whose children were all rejected.
   template <class Team, class T, bool kEdited>
-  SPECFAST_HD_OUTLINED Drawn finish(Team& team, SampledState<T, kEdited>& s, int32_t node) {
+  SPECFAST_HD Drawn finish(Team& team, SampledState<T, kEdited>& s, int32_t node) {
     return s.row.draw(team, s.children.excluded(),
                       [&](uint64_t total) { return s.final_target(node, total); });
   }

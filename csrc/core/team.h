@@ -76,6 +76,25 @@ inline KeyFlag largest_flagged_key(const uint64_t* keys, int n) {
   return out;
 }
 
+// Runs f(object, team) in a function of its own: for what is long and rare. On a device it gets
+// copies of both, so that the originals can stay in registers.
+template <class Object, class Team, class F>
+SPECFAST_HD_OUTLINED void run_outlined(Object& object, Team& team, F f) {
+  f(object, team);
+}
+template <class Object, class Team, class F>
+SPECFAST_HD void out_of_line(Object& object, Team& team, F f) {
+#if defined(__CUDA_ARCH__)
+  Object object_copy = object;
+  Team team_copy = team;
+  run_outlined(object_copy, team_copy, f);
+  object = object_copy;
+  team = team_copy;
+#else
+  f(object, team);
+#endif
+}
+
 // Answers `scratch` with nothing but a count, so that a launcher learns from the layout function
 // of a body how much shared memory to ask for.
 class ScratchSizer {

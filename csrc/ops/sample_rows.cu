@@ -8,7 +8,7 @@ void sample_rows_cuda(const SampleRowsParams& p, CUstream_st* stream) {
   with_row_form(p.rows, p.sampling, [&](auto type, auto edited) {
     using T = decltype(type);
     launch_sampled<RowSampler<T, decltype(edited)::value>>(p, p.num_rows, p.vocab_size,
-                                                           kTileIds * static_cast<int>(sizeof(T)),
+                                                           static_cast<int>(sizeof(LogitGroup<T>)),
                                                            sampled_shape(p.num_rows), stream);
   });
 }

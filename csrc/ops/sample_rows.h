@@ -37,8 +37,8 @@ struct RowSampler {
   int32_t* drawn = nullptr;          // scratch [K]
   uint64_t* drawn_masses = nullptr;  // scratch [K]
 
-  SPECFAST_HD RowSampler(const SampleRowsParams& params, int64_t index, int32_t tiles_to_keep)
-      : p(params), r(index), row(params.vocab_size, tiles_to_keep) {}
+  SPECFAST_HD RowSampler(const SampleRowsParams& params, int64_t index, int32_t groups_to_keep)
+      : p(params), r(index), row(params.vocab_size, groups_to_keep) {}
 
   template <class Arena>
   SPECFAST_HD void place(Arena& arena) {
@@ -51,6 +51,7 @@ struct RowSampler {
   SPECFAST_HD void run(Team& team) {
     team.arrive();
     place(team);
+    row.row.divide(team);
     int32_t wanted = p.request_of_row != nullptr ? p.request_of_row[r] : static_cast<int32_t>(r);
     int32_t b = clamp_to(wanted, 0, p.batch_size - 1);
     RequestSampling sampling = RequestSampling::load(p.sampling, b, p.vocab_size);
@@ -64,7 +65,8 @@ struct RowSampler {
     const int32_t* bitmask = p.sampling.token_bitmask;
     if (bitmask != nullptr) bitmask += r * p.sampling.token_bitmask_stride;
     const T* logits = static_cast<const T*>(p.rows.logits) + r * p.rows.logits_stride;
-    row.open(team, logits, bitmask, sampling);
+    row.begin_open(team, logits, bitmask);
+    row.finish_open(team, sampling);
     status |= row.status;
     for (int32_t draw = 0; draw < p.num_draws; ++draw) draw_token(team, sampling, b, draw, &status);
     if (team.part() != 0 || team.rank() != 0) return;
