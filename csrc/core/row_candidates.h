@@ -21,17 +21,21 @@ class RowCandidates {
     counter_ = found_ + 1;
   }
 
-  // Collects the tokens for which is_candidate(id, value) and gives each the mass of weight_of(
-  // value); false, and no candidates, if they are more than kMost.
+  // Collects the tokens from value `lowest` up for which is_candidate(id, value), and gives each
+  // the mass of weight_of(value); false, and no candidates, if they are more than kMost.
   template <class Team, class Row, class Predicate, class WeightOf>
-  SPECFAST_HD bool collect(Team& team, Exchange& exchange, Row& row, Predicate is_candidate,
-                           WeightOf weight_of) {
+  SPECFAST_HD bool collect(Team& team, Exchange& exchange, Row& row, float lowest,
+                           Predicate is_candidate, WeightOf weight_of) {
     if (team.rank() == 0) *counter_ = 0;
     team.sync_part();  // cleared before threads count; the last list has been looked at
     row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
+      float largest = values[0];
+      SPECFAST_UNROLL
+      for (int i = 1; i < kGroupIds; ++i) largest = fmaxf(largest, values[i]);
+      if (!(largest >= lowest)) return;  // as nearly all groups
       SPECFAST_UNROLL
       for (int i = 0; i < kGroupIds; ++i) {
-        if (!is_candidate(id + i, values[i])) continue;
+        if (!(values[i] >= lowest) || !is_candidate(id + i, values[i])) continue;
         int32_t at = team.atomic_add(counter_, 1);
         if (at < kMost) part_keys_[at] = argmax_key(values[i], id + i);
       }

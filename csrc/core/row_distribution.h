@@ -303,10 +303,9 @@ class RowDistribution {
   template <class Team>
   SPECFAST_HD bool collect_from(Team& team, uint32_t low, uint32_t high) {
     return candidates_.collect(
-        team, exchange, row,
+        team, exchange, row, ordered_value(low),
         [&](int32_t id, float value) {
-          uint32_t order = value_order(value);
-          return order >= low && order < high && mass_of(id, value) > 0;
+          return value_order(value) < high && mass_of(id, value) > 0;
         },
         [&](float value) { return weights.weight(value); });
   }

@@ -17,10 +17,11 @@ struct SampledShape {
   int shared_bytes;
 };
 
+// Measured on an H200 at batches of 1, 8, 64 and 256.
 inline SampledShape sampled_shape(int rows_at_once) {
   constexpr int kWhole = 220 * 1024;  // of one SM
   if (rows_at_once <= 16) return {16, 256, kWhole / 2};
-  if (rows_at_once <= 128) return {8, 256, kWhole / 2};
+  if (rows_at_once <= 32) return {8, 256, kWhole / 2};
   return {4, 256, kWhole / 2};
 }
 
