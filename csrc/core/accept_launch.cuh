@@ -29,7 +29,8 @@ inline AcceptShape shape_for_given(int num_nodes) {
 
 template <int kAhead, class Links, class Source>
 void launch_accept_ahead(const AcceptParams& p, const Links& links, const Source& source,
-                         const AcceptShape& shape, cudaStream_t stream) {
+                         AcceptShape shape, cudaStream_t stream) {
+  shape.cluster_size = min_of(shape.cluster_size, cluster_size_limit());
   LaunchShape launch_shape;
   launch_shape.grid = dim3(p.batch_size * shape.cluster_size);
   launch_shape.block = dim3(shape.threads);

@@ -6,6 +6,13 @@
 
 namespace specfast {
 
+// The largest cluster that a launcher asks for. 16 is more than every card must grant; who runs
+// where it is not granted, or under a tool that does not bear it, sets 8 before the first launch.
+inline int& cluster_size_limit() {
+  static int limit = 16;
+  return limit;
+}
+
 struct LaunchShape {
   dim3 grid;
   dim3 block;

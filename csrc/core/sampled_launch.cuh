@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(kMaxSampledThreads, 2)
 // for.
 template <class Body, class Params>
 void launch_sampled(const Params& p, int count, int32_t vocab_size, int group_bytes,
-                    const SampledShape& shape, cudaStream_t stream) {
+                    SampledShape shape, cudaStream_t stream) {
+  shape.cluster_size = min_of(shape.cluster_size, cluster_size_limit());
   ScratchSizer sizer;
   Body(p, 0, 0).place(sizer);
   int room = (shape.shared_bytes - static_cast<int>(sizer.bytes())) / group_bytes;
