@@ -42,7 +42,10 @@ void launch_sampled(const Params& p, int count, int32_t vocab_size, int group_by
   ScratchSizer sizer;
   Body(p, 0, 0).place(sizer);
   int room = (shape.shared_bytes - static_cast<int>(sizer.bytes())) / group_bytes;
-  int groups_to_keep = clamp_to(room, 0, GroupRange::of(vocab_size, 0, shape.cluster_size).size());
+  auto share = [&] { return GroupRange::of(vocab_size, 0, shape.cluster_size).size(); };
+  // More parts, rather than rows that are read again from memory.
+  while (share() > room && 2 * shape.cluster_size <= cluster_size_limit()) shape.cluster_size *= 2;
+  int groups_to_keep = clamp_to(room, 0, share());
   LaunchShape launch_shape;
   launch_shape.grid = dim3(count * shape.cluster_size);
   launch_shape.block = dim3(shape.threads);
