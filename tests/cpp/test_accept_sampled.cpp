@@ -37,8 +37,8 @@ void on_threads(SampledCase& c, const Setting& setting, int parts, int dropped_b
   }
 }
 
-template <class Rule>
-void check_threads_equal_serial(void (*serial_op)(const SampledAcceptParams&), bool chains_only) {
+template <class Rule, class SerialOp>
+void check_threads_equal_serial(SerialOp serial_op, bool chains_only) {
   for (unsigned seed = 0; seed < 24; ++seed) {
     Setting setting{(seed & 1) != 0, (seed & 2) != 0, chains_only || (seed & 4) != 0};
     Form form = static_cast<Form>(seed % 3);
@@ -52,13 +52,23 @@ void check_threads_equal_serial(void (*serial_op)(const SampledAcceptParams&), b
 }
 
 TEST(target_only_on_threads_equals_serial) {
-  check_threads_equal_serial<TargetOnlyRule>(accept_target_only_cpu, false);
+  auto serial_op = [](const SampledAcceptParams& p) { accept_target_only_cpu(p); };
+  check_threads_equal_serial<TargetOnlyRule>(serial_op, false);
 }
 TEST(rejection_on_threads_equals_serial) {
-  check_threads_equal_serial<RejectionRule>(accept_rejection_cpu, false);
+  auto serial_op = [](const SampledAcceptParams& p) { accept_rejection_cpu(p); };
+  check_threads_equal_serial<RejectionRule>(serial_op, false);
 }
 TEST(block_on_threads_equals_serial) {
-  check_threads_equal_serial<BlockRule>(accept_block_cpu, true);
+  auto serial_op = [](const SampledAcceptParams& p) { accept_block_cpu(p); };
+  check_threads_equal_serial<BlockRule>(serial_op, true);
+}
+
+PLANTED_FAULT(target_only_without_the_links_barrier) {
+  // Without edits the first barrier is the one before links and tokens are looked at.
+  SampledCase c(1, 4, 5, 0, false, Form::kRecord);
+  c.verify_lens[0] = 4;
+  on_threads<TargetOnlyRule>(c, {false, false, true}, 2, 0);
 }
 
 }  // namespace
