@@ -195,20 +195,38 @@ class SampledAccept : public AcceptWorkload {
   std::vector<std::pair<float*, float*>> probs_;
 };
 
-#define SPECFAST_SAMPLED_BENCH(Name, op)                                                      \
-  class Name : public SampledAccept {                                                         \
-   public:                                                                                    \
-    using SampledAccept::SampledAccept;                                                       \
-                                                                                              \
-   protected:                                                                                 \
-    void run_cuda(const SampledAcceptParams& p, CUstream_st* s) override { op##_cuda(p, s); } \
-    void run_cpu(const SampledAcceptParams& p) override { op##_cpu(p); }                      \
-  }
+class TargetOnly : public SampledAccept {
+ public:
+  using SampledAccept::SampledAccept;
 
-SPECFAST_SAMPLED_BENCH(TargetOnly, accept_target_only);
-SPECFAST_SAMPLED_BENCH(Rejection, accept_rejection);
-SPECFAST_SAMPLED_BENCH(Block, accept_block);
-#undef SPECFAST_SAMPLED_BENCH
+ protected:
+  void run_cuda(const SampledAcceptParams& p, CUstream_st* stream) override {
+    accept_target_only_cuda(p, stream);
+  }
+  void run_cpu(const SampledAcceptParams& p) override { accept_target_only_cpu(p); }
+};
+
+class Rejection : public SampledAccept {
+ public:
+  using SampledAccept::SampledAccept;
+
+ protected:
+  void run_cuda(const SampledAcceptParams& p, CUstream_st* stream) override {
+    accept_rejection_cuda(p, stream);
+  }
+  void run_cpu(const SampledAcceptParams& p) override { accept_rejection_cpu(p); }
+};
+
+class Block : public SampledAccept {
+ public:
+  using SampledAccept::SampledAccept;
+
+ protected:
+  void run_cuda(const SampledAcceptParams& p, CUstream_st* stream) override {
+    accept_block_cuda(p, stream);
+  }
+  void run_cpu(const SampledAcceptParams& p) override { accept_block_cpu(p); }
+};
 
 Point point(const char* variant, int batch, int nodes, double aim_us) {
   return {variant, batch, nodes, LogitPool::kVocab, "bf16", aim_us};
