@@ -34,7 +34,7 @@ def test_check_prints_versions_and_ops() -> None:
 
 
 def test_the_self_tests_accept_and_reject() -> None:
-    for op in ("accept_chain", "accept_tree"):
+    for op in [op for op in SELF_TESTS if op.startswith("accept_")]:
         record = SELF_TESTS[op](specfast.reference, "cpu")
         accept_lens = record["per_request"][1]
         assert accept_lens.max() > 2
@@ -42,16 +42,16 @@ def test_the_self_tests_accept_and_reject() -> None:
 
 
 class Spoiled:
-    """specfast.ops with one output changed in its last element."""
+    """specfast.ops with one output of one function changed in its last element."""
 
-    def __init__(self, op: str, output: str | None) -> None:
+    def __init__(self, function: str, output: str | None) -> None:
         self._ops = specfast.ops
-        self._op = op
+        self._function = function
         self._output = output
 
     def __getattr__(self, name: str) -> Any:
         right = getattr(self._ops, name)
-        if name != self._op:
+        if name != self._function:
             return right
 
         def wrong(*args: Any, **options: Any) -> Any:
@@ -65,17 +65,19 @@ class Spoiled:
 
 
 @pytest.mark.parametrize(
-    ("op", "output", "complaint"),
+    ("op", "function", "output", "complaint"),
     [
-        ("accept_chain", "per_step", "per_step differs"),
-        ("tree_from_parents", "mask", "mask differs"),
-        ("accept_tree", None, "no kernel image"),
+        ("accept_chain", "accept_chain", "per_step", "per_step differs"),
+        ("accept_rejection", "accept_chain", "logprobs", "logprobs differs"),
+        ("tree_from_parents", "tree_from_parents", "mask", "mask differs"),
+        ("sample_rows", "sample_rows", "tokens", "tokens differs"),
+        ("accept_tree", "accept_tree", None, "no kernel image"),
     ],
 )
 def test_a_wrong_op_is_named(
-    monkeypatch: pytest.MonkeyPatch, op: str, output: str | None, complaint: str
+    monkeypatch: pytest.MonkeyPatch, op: str, function: str, output: str | None, complaint: str
 ) -> None:
-    monkeypatch.setattr("specfast.cli.self_tests.specfast.ops", Spoiled(op, output))
+    monkeypatch.setattr("specfast.cli.self_tests.specfast.ops", Spoiled(function, output))
     result = CliRunner().invoke(app, ["check"])
     assert result.exit_code == 1
     lines = [line for line in result.stdout.splitlines() if line.split()[:1] == [op]]

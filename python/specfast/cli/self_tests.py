@@ -26,9 +26,16 @@ def first_difference(op: str, device: str) -> str | None:
         if value is None or mine is None:
             if value is not mine:
                 return name
-        elif not torch.equal(mine.cpu(), value):
+        elif not _agree(name, mine.cpu(), value):
             return name
     return None
+
+
+def _agree(name: str, mine: Tensor, expected: Tensor) -> bool:
+    # The definition takes logarithms from the C library; all else is equal bit for bit.
+    if name == "logprobs":
+        return torch.allclose(mine, expected, rtol=1e-5, atol=1e-6)
+    return torch.equal(mine, expected)
 
 
 def _accept_chain(impl: Any, device: str) -> Outputs:
@@ -119,11 +126,99 @@ def _relocate_kv(impl: Any, device: str) -> Outputs:
     return {"keys": keys, "hidden": hidden, "status": status}
 
 
+def _accept_target_only(impl: Any, device: str) -> Outputs:
+    logits = 4 * _logits()  # sure enough that paths have several tokens
+    parents = _parents()
+    drafts = _drafts(logits, parents[:, 1:])
+    tree = specfast.reference.tree_from_parents(drafts, parents, _prefix_lens())
+    record = impl.accept_tree(
+        drafts.to(device),
+        tree.retrieve_next_token.to(device),
+        tree.retrieve_next_sibling.to(device),
+        _prefix_lens().to(device),
+        width=NODES,
+        target_logits=logits.to(device),
+        rule="target_only",
+        sampling=_sampling(device, edited=True),
+        logprobs="processed",
+    )
+    return {**vars(record)}
+
+
+def _accept_drawn_chain(impl: Any, device: str, rule: str) -> Outputs:
+    """A chain whose drafts were drawn from logits near the target's."""
+    logits = _logits()
+    near = logits.float() + 0.3 * torch.randn(logits.shape, generator=_rng())
+    drawn = _sample(specfast.reference, near, "cpu")
+    drafts = torch.cat([_anchors()[:, None], drawn.tokens.view(BATCH, NODES)[:, :-1]], dim=1)
+    record = impl.accept_chain(
+        drafts.to(device),
+        _prefix_lens().to(device),
+        target_logits=logits.to(device),
+        rule=rule,
+        sampling=_sampling(device),
+        proposal=specfast.Proposal(
+            logits=near.to(device), records=specfast.RowRecord(drawn.records.packed.to(device))
+        ),
+        logprobs="raw",
+    )
+    return {**vars(record)}
+
+
+def _accept_rejection(impl: Any, device: str) -> Outputs:
+    return _accept_drawn_chain(impl, device, "rejection")
+
+
+def _accept_block(impl: Any, device: str) -> Outputs:
+    return _accept_drawn_chain(impl, device, "block")
+
+
+def _sample_rows(impl: Any, device: str) -> Outputs:
+    rows = _sample(impl, _logits(), device, num_draws=3)
+    return {"tokens": rows.tokens, "records": rows.records.packed, "status": rows.status}
+
+
+def _sample(impl: Any, logits: Tensor, device: str, num_draws: int = 1) -> specfast.SampledRows:
+    rows = torch.arange(BATCH * NODES, dtype=torch.int32)
+    drawn: specfast.SampledRows = impl.sample_rows(
+        logits.to(device),
+        _sampling(device),
+        _prefix_lens().to(device),
+        request_of_row=(rows // NODES).to(device),
+        slot_of_row=(rows % NODES).to(device),
+        num_draws=num_draws,
+    )
+    return drawn
+
+
+def _sampling(device: str, edited: bool = False) -> specfast.SamplingRules:
+    """Four ways to sample, the last one greedy; ``edited``: with a penalty and a bias."""
+    rules = specfast.SamplingRules(
+        temperature=torch.tensor([1.0, 0.5, 0.7, 0.0]).to(device),
+        seeds=torch.tensor([1, -2, 1 << 40, 4]).to(device),
+        top_k=torch.tensor([0, 5, 20, 0], dtype=torch.int32).to(device),
+        top_p=torch.tensor([0.9, 1.0, 0.8, 1.0]).to(device),
+    )
+    if edited:
+        rules.repetition_penalty = torch.full([BATCH], 1.2).to(device)
+        rules.edits = specfast.LogitEdits(
+            indptr=torch.arange(BATCH + 1, dtype=torch.int32).to(device),
+            ids=torch.tensor([7, 8, 9, 1000], dtype=torch.int32).to(device),
+            counts=torch.tensor([0, 2, -1, 1], dtype=torch.int32).to(device),
+            biases=torch.tensor([3.0, -1.0, 2.0, 0.5]).to(device),
+        )
+    return rules
+
+
 SELF_TESTS: dict[str, SelfTest] = {
+    "accept_block": _accept_block,
     "accept_chain": _accept_chain,
+    "accept_rejection": _accept_rejection,
+    "accept_target_only": _accept_target_only,
     "accept_tree": _accept_tree,
     "build_tree": _build_tree,
     "relocate_kv": _relocate_kv,
+    "sample_rows": _sample_rows,
     "select_and_build_tree": _select_and_build_tree,
     "select_draft_tokens": _select_draft_tokens,
     "tree_from_parents": _tree_from_parents,
