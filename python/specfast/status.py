@@ -8,10 +8,11 @@ class Status(IntFlag):
 
     NAN_LOGITS : a row that was visited holds a NaN
     EMPTY_SUPPORT : a row that was visited has no value above -inf
-    BAD_PARAM : a length, a row offset or a capacity out of range
+    BAD_PARAM : a length, a row offset, a capacity or a sampling parameter out of range
     BAD_TOKEN : a draft or a prediction outside the vocabulary
     BAD_TREE : a parent, child, sibling or row index that makes no tree
-    ZERO_RESIDUAL, BAD_Q : reserved for sampled rules
+    ZERO_RESIDUAL : no mass was left to draw the last token from; it is the last kept id
+    BAD_Q : a proposal that is no probability, or has no row, at a draft that was tested
     BAD_PATH : a path or slots that cannot be relocated; nothing was moved
     """
 
