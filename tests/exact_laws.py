@@ -15,6 +15,7 @@ from itertools import pairwise, product
 from typing import Any
 
 import torch
+from accept_batches import to_device
 from implementations import Implementation
 from specfast import Coins
 from torch import Tensor
@@ -152,7 +153,7 @@ def outputs(
     )
     arguments["sampling"] = plain_sampling(num_requests, impl.device, coins=coins, **options)
     if rule != "target_only":
-        q = proposal(q_form, q_rows, impl.sample_rows)
+        q = to_device(proposal(q_form, q_rows, impl.sample_rows), impl.device)
         q.row_of_node = per_coin(row_of_node)
         arguments["proposal"] = q
     prefix_lens = torch.zeros(num_requests, dtype=torch.int32, device=impl.device)

@@ -110,6 +110,7 @@ struct RejectionRule {
   template <class Team, class State>
   SPECFAST_HD void reject(Team& team, State& s, const ProposalRow& q, float p_factor, int32_t token,
                           float q_factor) {
+    team.sync_part();  // the levels before have been looked at
     if (team.rank() == 0) {
       residual.tried[residual.count] = token;
       residual.levels[residual.count] = {q_factor, 0.0f};
