@@ -43,7 +43,9 @@ def assert_same_record(got: AcceptRecord, expected: AcceptRecord) -> None:
     # The one result of a logarithm, which the reference takes from elsewhere.
     assert (got.logprobs is None) == (expected.logprobs is None)
     if got.logprobs is not None:
-        torch.testing.assert_close(got.logprobs.cpu(), expected.logprobs.cpu(), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(
+            got.logprobs.cpu(), expected.logprobs.cpu(), rtol=1e-6, atol=1e-6
+        )
 
 
 def to_device(value: Any, device: str) -> Any:
