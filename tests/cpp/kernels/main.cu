@@ -11,8 +11,8 @@ int main(int argc, char** argv) {
     std::printf("no CUDA device: kernel tests skipped\n");
     return 77;
   }
-  // SPECFAST_CLUSTER_SIZE_LIMIT=8 for synccheck, under which clusters of 16 end with an illegal access
-  // that no other tool and no run without a tool shows.
+  // SPECFAST_CLUSTER_SIZE_LIMIT=8 for synccheck, under which clusters of 16 end with an illegal
+  // access that no other tool and no run without a tool shows.
   if (const char* limit = std::getenv("SPECFAST_CLUSTER_SIZE_LIMIT")) {
     specfast::cluster_size_limit() = std::atoi(limit);
   }
