@@ -54,7 +54,10 @@ class SampledAccept : public AcceptWorkload {
       *links = SetArray<int32_t>(sets_, batch_ * nodes_);
     }
     for (int set = 0; set < sets_; ++set) {
-      for (int request = 0; request < batch_; ++request) link(set, request);
+      for (int request = 0; request < batch_; ++request) {
+        int64_t first = static_cast<int64_t>(request) * nodes_;
+        tree(set, request).link(next_token_.host(set) + first, next_sibling_.host(set) + first);
+      }
     }
     next_token_.upload();
     next_sibling_.upload();
@@ -101,19 +104,6 @@ class SampledAccept : public AcceptWorkload {
   virtual void run_cpu(const SampledAcceptParams& p) = 0;
 
  private:
-  void link(int set, int request) {
-    int32_t* next_token = next_token_.host(set) + request * nodes_;
-    int32_t* next_sibling = next_sibling_.host(set) + request * nodes_;
-    std::fill_n(next_token, nodes_, -1);
-    std::fill_n(next_sibling, nodes_, -1);
-    const DraftTree& tree = this->tree(set, request);
-    for (int node = nodes_ - 1; node > 0; --node) {
-      int32_t& first_child = next_token[tree.parents[node]];
-      next_sibling[node] = first_child;
-      first_child = node;
-    }
-  }
-
   // Records of q, by the op that drafters use, and where asked for its dense probabilities.
   void make_proposal() {
     int rows = batch_ * nodes_;

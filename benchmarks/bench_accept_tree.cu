@@ -18,7 +18,10 @@ class AcceptTree : public AcceptWorkload {
         next_token_(sets_, batch_ * nodes_),
         next_sibling_(sets_, batch_ * nodes_) {
     for (int set = 0; set < sets_; ++set) {
-      for (int request = 0; request < batch_; ++request) link(set, request);
+      for (int request = 0; request < batch_; ++request) {
+        int64_t first = static_cast<int64_t>(request) * nodes_;
+        tree(set, request).link(next_token_.host(set) + first, next_sibling_.host(set) + first);
+      }
     }
     next_token_.upload();
     next_sibling_.upload();
@@ -38,18 +41,6 @@ class AcceptTree : public AcceptWorkload {
   }
 
  private:
-  void link(int set, int request) {
-    int32_t* next_token = next_token_.host(set) + request * nodes_;
-    int32_t* next_sibling = next_sibling_.host(set) + request * nodes_;
-    std::fill_n(next_token, nodes_, -1);
-    std::fill_n(next_sibling, nodes_, -1);
-    const DraftTree& tree = this->tree(set, request);
-    for (int node = nodes_ - 1; node > 0; --node) {
-      int32_t& first_child = next_token[tree.parents[node]];
-      next_sibling[node] = first_child;
-      first_child = node;
-    }
-  }
   AcceptTreeParams params(Side side, int set) {
     AcceptTreeParams p{};
     p.accept = accept_params(side, set);

@@ -25,6 +25,17 @@ struct DraftTree {
     depths.push_back(parent < 0 ? 0 : depths[parent] + 1);
   }
 
+  // Writes first child and next sibling of every node, siblings ascending, -1 = none.
+  void link(int32_t* next_token, int32_t* next_sibling) const {
+    std::fill_n(next_token, nodes(), -1);
+    std::fill_n(next_sibling, nodes(), -1);
+    for (int node = nodes() - 1; node > 0; --node) {
+      int32_t& first_child = next_token[parents[node]];
+      next_sibling[node] = first_child;
+      first_child = node;
+    }
+  }
+
   // A path whose length is geometric, as quantile `u` in [0, 1) says, to any node of that depth.
   void choose_path(Random& random, float u) {
     int deepest = *std::max_element(depths.begin(), depths.end());
