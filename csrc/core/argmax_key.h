@@ -16,6 +16,9 @@ SPECFAST_HD uint32_t value_order(float value) {
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
 }
 
+// Of the lowest finite value; what lies between 0 and this is the order of no value.
+constexpr uint32_t kLowestOrder = 0x00800000u;
+
 SPECFAST_HD float ordered_value(uint32_t order) {
   uint32_t bits = (order >> 31) != 0 ? order & 0x7fffffffu : ~order;
   float value;

@@ -46,7 +46,7 @@ struct BlockRule {
     bool all = i == drafts && ratio > 0.0f;
     if (all && drafts > 0) {
       Fraction coin = s.accept_coin(drafts - 1, 0, drafts - 1);
-      all = ldexp(static_cast<double>(coin.digits), -coin.shift) < static_cast<double>(ratio);
+      all = coin.value() < static_cast<double>(ratio);
     }
     if (all) kept = drafts;
 
@@ -106,7 +106,7 @@ struct BlockRule {
     Fraction coin = s.accept_coin(i - 1, 0, i - 1);
     double z = static_cast<double>(residual) * static_cast<double>(kInverseMassScale);
     double whole = z + (1.0 - static_cast<double>(ratio));
-    return ldexp(static_cast<double>(coin.digits), -coin.shift) * whole < z;
+    return coin.value() * whole < z;
   }
 
   template <class State>

@@ -51,7 +51,6 @@ class LogitEdits {
   SPECFAST_HD void truncate_path(int32_t length) { path_length_ = length; }
 
   SPECFAST_HD void set_bitmask(const int32_t* words) { allowed_ = words; }
-  SPECFAST_HD bool has_bitmask() const { return allowed_ != nullptr; }
   SPECFAST_HD bool allows(int32_t id) const {
     return allowed_ == nullptr ||
            ((static_cast<uint32_t>(allowed_[id / 32]) >> (id % 32)) & 1) != 0;

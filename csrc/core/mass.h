@@ -86,18 +86,19 @@ struct Weights {
 
 using Wide = unsigned __int128;
 
-// A float in [0, 1] as an exact fraction: digits * 2^-shift.
+// A float in [0, 1], of either sign of zero, as an exact fraction: digits * 2^-shift.
 struct Fraction {
   uint64_t digits;  // < 2^24, or 2^24 for 1
   int shift;
 
   SPECFAST_HD static Fraction of(float value) {
-    uint32_t bits = float_bits(value);
+    uint32_t bits = float_bits(value) & 0x7fffffffu;
     int exponent = static_cast<int>(bits >> 23);
     uint64_t digits = bits & 0x7fffffu;
     return exponent == 0 ? Fraction{digits, 149} : Fraction{digits | 0x800000u, 150 - exponent};
   }
   SPECFAST_HD static Fraction coin(uint32_t random) { return {random >> 8, 24}; }
+  SPECFAST_HD double value() const { return ldexp(static_cast<double>(digits), -shift); }
 };
 
 // floor(a * mass)

@@ -79,7 +79,7 @@ struct RejectionRule {
       p_token = residual.rest(token, p_token, base);
       if (residual.count > 0) p_token = p_token * residual.levels[residual.count - 1].scale;
       Fraction coin = s.accept_coin(node, i, children.nodes[i] - 1);
-      double scaled = ldexp(static_cast<double>(coin.digits), -coin.shift) * q_token;
+      double scaled = coin.value() * q_token;
       if (q_token > 0.0f && p_token > 0.0f && scaled < p_token) return i;
       reject(team, s, q, p_factor, token, q_factor);
     }

@@ -151,9 +151,7 @@ class RowDistribution {
     });
     uint64_t words[1] = {static_cast<uint64_t>(team.sum(static_cast<int64_t>(mine)))};
     const uint64_t* answers = exchange.all_gather(team, words);
-    uint64_t sum = 0;
-    for (int part = 0; part < team.parts(); ++part) sum += answers[part];
-    return {of_raw, sum, argmax_id(key)};
+    return {of_raw, sum_of_parts(team, answers), argmax_id(key)};
   }
 
   // The last id among the kept ones.
@@ -316,15 +314,16 @@ class RowDistribution {
   template <class Team>
   SPECFAST_HD void narrow(Team& team, bool by_mass, uint64_t target, uint32_t bound) {
     uint32_t floor = value_order(weights.max - 42.0f / weights.scale2);  // nothing below has mass
-    uint32_t low = max_of(max_of(floor, bound), 1u);
+    uint32_t lowest = max_of(floor, kLowestOrder);
+    uint32_t low = max_of(lowest, bound);
     uint32_t high = value_order(weights.max) + 1;
     Extent from_low = extent_from(team, low);
     Extent from_high{0, 0};
     if (from_low.measure(by_mass) < target) {
-      if (low <= floor) return;
+      if (low == lowest) return;
       high = low;
       from_high = from_low;
-      low = max_of(floor, 1u);
+      low = lowest;
       from_low = extent_from(team, low);
       if (from_low.measure(by_mass) < target) return;
     }
@@ -375,12 +374,7 @@ class RowDistribution {
         static_cast<uint64_t>(team.sum(static_cast<int64_t>(of_thread))),
     };
     const uint64_t* answers = exchange.all_gather(team, words);
-    Extent all{0, 0};
-    for (int part = 0; part < team.parts(); ++part) {
-      all.count += answers[part];
-      all.mass += answers[kMaxParts + part];
-    }
-    return all;
+    return {sum_of_parts(team, answers), sum_of_parts(team, answers + kMaxParts)};
   }
 
   RowCandidates candidates_;

@@ -226,3 +226,34 @@ def test_replay_follows_new_inputs() -> None:
             sampling=sampling,
         )
         assert_same_record(record, expected)
+
+
+@pytest.mark.parametrize("filters", [{"top_p": 0.5}, {"top_k": 2}])
+def test_a_temperature_may_be_as_large_as_a_float_goes(
+    device: str, filters: dict[str, float]
+) -> None:
+    # All tokens weigh the same, and no finite logit is too low to count.
+    options = {
+        name: torch.tensor([x], dtype=torch.int32 if name == "top_k" else torch.float32).to(device)
+        for name, x in filters.items()
+    }
+    sampling = SamplingRules(
+        torch.full((1,), 3e38, device=device),
+        torch.zeros(1, dtype=torch.int64, device=device),
+        coins=Coins(None, torch.tensor([0.75], device=device)),
+        **options,
+    )
+    record = ops.accept_target_only(
+        int32([[9]], device=device),
+        int32([10], device=device),
+        torch.tensor([[0.0, 3.0, 2.0, 1.0]], device=device),
+        sampling,
+    )
+    # The two largest are kept, in the order of their ids 1 and 2.
+    assert record.out_tokens.tolist() == [[2]]
+
+
+def test_minus_zero_is_a_coin_of_zero(device: str) -> None:
+    for coin in (0.0, -0.0):
+        assert accept([B, D], coin, coin, device).out_tokens[0, 0] == B
+        assert accept([B, D], 0.5, coin, device).out_tokens.tolist() == [[A, -1]]
