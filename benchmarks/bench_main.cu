@@ -25,6 +25,12 @@ constexpr int kQuickBatch = 8;
 // So many calls at least in one graph, that its launch does not show in the time per call.
 constexpr int kCallsPerGraph = 64;
 
+bool is_wanted(const Options& options, const Point& point) {
+  return (!options.quick || point.batch <= kQuickBatch) &&
+         (options.batch == 0 || point.batch == options.batch) &&
+         point.variant.find(options.variant) != std::string::npos;
+}
+
 // The points asked for, floors first because the other rows are compared with them.
 std::vector<std::pair<const Benchmark*, Point>> chosen_points(const Options& options) {
   for (const std::string& op : options.ops) {
@@ -39,9 +45,7 @@ std::vector<std::pair<const Benchmark*, Point>> chosen_points(const Options& opt
       bool wanted = ops.empty() || std::find(ops.begin(), ops.end(), benchmark.op) != ops.end();
       if (benchmark.is_floor != floors || !(floors || wanted)) continue;
       for (const Point& point : benchmark.points) {
-        if (floors || !options.quick || point.batch <= kQuickBatch) {
-          chosen.emplace_back(&benchmark, point);
-        }
+        if (floors || is_wanted(options, point)) chosen.emplace_back(&benchmark, point);
       }
     }
   }
@@ -54,6 +58,8 @@ std::string command_line(const Options& options) {
   for (size_t i = 0; i < options.ops.size(); ++i) {
     command += (i == 0 ? " --op " : ",") + options.ops[i];
   }
+  if (!options.variant.empty()) command += " --variant '" + options.variant + "'";
+  if (options.batch != 0) command += " --batch " + std::to_string(options.batch);
   if (options.quick) command += " --quick";
   if (options.check_only) command += " --check-only";
   return command;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <climits>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -8,9 +10,11 @@
 namespace specfast::bench {
 
 constexpr const char* kUsage =
-    "usage: specfast_bench [--op NAME[,NAME...]] [--list] [--quick] [--check-only]\n"
-    "                      [--json OUT.jsonl] [--commit HASH]\n"
+    "usage: specfast_bench [--op NAME[,NAME...]] [--variant TEXT] [--batch N]\n"
+    "                      [--list] [--quick] [--check-only] [--json OUT.jsonl] [--commit HASH]\n"
     "  --op          only these ops; the floor rows are always measured\n"
+    "  --variant     only points whose variant contains this\n"
+    "  --batch       only points of this batch size\n"
     "  --list        print the registered points and stop\n"
     "  --quick       only batches up to 8, 20 replays\n"
     "  --check-only  compare with the CPU bodies, time nothing\n"
@@ -25,6 +29,8 @@ class UsageError : public Error {
 
 struct Options {
   std::vector<std::string> ops;
+  std::string variant;
+  int batch = 0;  // 0: all
   bool list = false;
   bool quick = false;
   bool check_only = false;
@@ -45,6 +51,15 @@ inline std::vector<std::string> split_at_commas(const std::string& text) {
   return parts;
 }
 
+inline int positive_number(const std::string& option, const std::string& text) {
+  char* end = nullptr;
+  long number = std::strtol(text.c_str(), &end, 10);
+  if (text.empty() || *end != '\0' || number < 1 || number > INT_MAX) {
+    throw UsageError("option " + option + " needs a positive number, got " + text);
+  }
+  return static_cast<int>(number);
+}
+
 inline Options parse_options(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
@@ -55,6 +70,10 @@ inline Options parse_options(int argc, char** argv) {
     };
     if (name == "--op") {
       options.ops = split_at_commas(value());
+    } else if (name == "--variant") {
+      options.variant = value();
+    } else if (name == "--batch") {
+      options.batch = positive_number(name, value());
     } else if (name == "--json") {
       options.json_path = value();
     } else if (name == "--commit") {
