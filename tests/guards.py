@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from typing import TypeVar
 
@@ -70,6 +70,19 @@ def unchanged(*tensors: Tensor | None) -> Iterator[None]:
     for i, (tensor, copy) in enumerate(zip(present, copies, strict=True)):
         same = tensor.contiguous().view(torch.uint8).equal(copy.contiguous().view(torch.uint8))
         assert same, f"input number {i} was changed"
+
+
+def assert_written_whole(
+    run: Callable[[Record], object], template: Record, device: str, *inputs: Tensor | None
+) -> None:
+    """Fail unless ``run`` turns any memory into ``template``, and changes nothing else."""
+    for fill in (0x5C, 0x11):
+        memory = GuardedMemory(device, fill)
+        out = memory.like(template)
+        with unchanged(*inputs):
+            run(out)
+        memory.check()
+        assert_records_equal(out, template)
 
 
 def assert_records_equal(actual: Record, expected: Record) -> None:
