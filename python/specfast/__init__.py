@@ -9,7 +9,13 @@ _library.load()
 
 from specfast import drafters, ops, reference  # noqa: E402
 from specfast.kv_layout import KvBuffer, KvLayout  # noqa: E402
-from specfast.records import AcceptRecord, FinishRules, TreeRecord  # noqa: E402
+from specfast.records import (  # noqa: E402
+    AcceptRecord,
+    FinishRules,
+    TreeRecord,
+    VerifySchedule,
+    VerifyWindow,
+)
 from specfast.sampling import (  # noqa: E402
     Coins,
     LogitEdits,
@@ -46,6 +52,8 @@ __all__ = [
     "SamplingRules",
     "Status",
     "TreeRecord",
+    "VerifySchedule",
+    "VerifyWindow",
     "__version__",
     "drafters",
     "ops",

@@ -213,3 +213,79 @@ class TreeRecord:
             mask=mask,
             status=empty(batch_size),
         )
+
+
+@dataclass
+class VerifySchedule:
+    """How many rows of each request are verified; B requests, gamma drafts. Written whole.
+
+    verify_lens : int32 [B]          rows, the anchor included; 0 in a padded slot
+    survival : float32 [B, gamma]    probability that a draft and all before it are accepted, as it
+                                     was ranked: never rising, 0 where ``max_lens`` allows no row
+    status : int32 [B]               specfast.Status bits
+    """
+
+    verify_lens: Tensor
+    survival: Tensor
+    status: Tensor
+
+    @classmethod
+    def empty(cls, batch_size: int, num_drafts: int, device: torch.device | str) -> VerifySchedule:
+        """Allocate a record, uninitialised; the op writes every element."""
+
+        def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.empty(shape, dtype=dtype, device=device)
+
+        return cls(
+            verify_lens=empty(batch_size),
+            survival=empty(batch_size, num_drafts, dtype=torch.float32),
+            status=empty(batch_size),
+        )
+
+
+@dataclass
+class VerifyWindow:
+    """The rows of one target forward, back to back; B requests, R rows. Written whole.
+
+    verify_lens : int32 [B]      rows that the request has: no more than were asked for
+    qo_indptr : int32 [B + 1]    request b owns rows ``qo_indptr[b]`` to ``qo_indptr[b + 1]``; rows
+                                 from ``qo_indptr[B]`` on are padding
+    input_ids : as draft_tokens [R]    token of each row; 0 in padding and for no legal id
+    positions : int32 [R]        position in the sequence; 0 in padding
+    out_cache_loc : as page_table [R]  KV slot that the row writes; ``padding_slot`` in padding
+    window_index : int32 [R]     b * N + node of each row; -1 in padding
+    status : int32 [B]           specfast.Status bits
+    """
+
+    verify_lens: Tensor
+    qo_indptr: Tensor
+    input_ids: Tensor
+    positions: Tensor
+    out_cache_loc: Tensor
+    window_index: Tensor
+    status: Tensor
+
+    @classmethod
+    def empty(
+        cls,
+        batch_size: int,
+        num_rows: int,
+        device: torch.device | str,
+        *,
+        tokens_dtype: torch.dtype = torch.int64,
+        slots_dtype: torch.dtype = torch.int32,
+    ) -> VerifyWindow:
+        """Allocate a record, uninitialised; the op writes every element."""
+
+        def empty(size: int, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.empty(size, dtype=dtype, device=device)
+
+        return cls(
+            verify_lens=empty(batch_size),
+            qo_indptr=empty(batch_size + 1),
+            input_ids=empty(num_rows, tokens_dtype),
+            positions=empty(num_rows),
+            out_cache_loc=empty(num_rows, slots_dtype),
+            window_index=empty(num_rows),
+            status=empty(batch_size),
+        )

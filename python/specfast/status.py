@@ -8,7 +8,8 @@ class Status(IntFlag):
 
     NAN_LOGITS : a row that was visited holds a NaN
     EMPTY_SUPPORT : a row that was visited has no value above -inf
-    BAD_PARAM : a length, a row offset, a capacity or a sampling parameter out of range
+    BAD_PARAM : a length, a row offset, a page, a capacity, a confidence or a sampling parameter
+        out of range
     BAD_TOKEN : a draft or a prediction outside the vocabulary
     BAD_TREE : a parent, child, sibling or row index that makes no tree
     ZERO_RESIDUAL : no mass was left to draw the last token from; it is the last kept id

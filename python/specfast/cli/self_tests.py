@@ -191,6 +191,33 @@ def _sample(impl: Any, logits: Tensor, device: str, num_draws: int = 1) -> specf
     return drawn
 
 
+def _schedule_verify_lens(impl: Any, device: str) -> Outputs:
+    # Coarse logits: some survivals tie at the cut.
+    logits = torch.randn(BATCH, NODES - 1, generator=_rng()).round() + 1
+    schedule = impl.schedule_verify_lens(
+        logits.to(device),
+        torch.tensor([9], dtype=torch.int32).to(device),
+        form="logits",
+        temperatures=torch.linspace(0.8, 1.4, NODES - 1).to(device),
+        max_lens=torch.tensor([NODES, 3, 0, NODES], dtype=torch.int32).to(device),
+    )
+    return {**vars(schedule)}
+
+
+def _build_verify_window(impl: Any, device: str) -> Outputs:
+    pages = torch.randperm(BATCH * 70, generator=_rng()).view(BATCH, 70).int()
+    window = impl.build_verify_window(
+        _drafts(_logits(), _parents()[:, 1:]).to(device),
+        _prefix_lens().to(device),
+        pages.to(device),
+        num_rows=BATCH * NODES,
+        page_size=16,
+        anchors=_anchors().to(device),
+        verify_lens=torch.tensor([NODES, 2, 0, 5], dtype=torch.int32).to(device),
+    )
+    return {**vars(window)}
+
+
 def _sampling(device: str, edited: bool = False) -> specfast.SamplingRules:
     """Four ways to sample, the last one greedy; ``edited``: with a penalty and a bias."""
     rules = specfast.SamplingRules(
@@ -217,8 +244,10 @@ SELF_TESTS: dict[str, SelfTest] = {
     "accept_target_only": _accept_target_only,
     "accept_tree": _accept_tree,
     "build_tree": _build_tree,
+    "build_verify_window": _build_verify_window,
     "relocate_kv": _relocate_kv,
     "sample_rows": _sample_rows,
+    "schedule_verify_lens": _schedule_verify_lens,
     "select_and_build_tree": _select_and_build_tree,
     "select_draft_tokens": _select_draft_tokens,
     "tree_from_parents": _tree_from_parents,

@@ -2,6 +2,8 @@
 
 from specfast.reference.accept import accept_chain as accept_chain
 from specfast.reference.accept import accept_tree as accept_tree
+from specfast.reference.plan import build_verify_window as build_verify_window
+from specfast.reference.plan import schedule_verify_lens as schedule_verify_lens
 from specfast.reference.relocate import relocate_kv as relocate_kv
 from specfast.reference.sample import sample_rows as sample_rows
 from specfast.reference.tree import build_tree as build_tree
