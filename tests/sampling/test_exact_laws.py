@@ -72,7 +72,7 @@ FILTERS = {
     "top_p": ({"top_p": 0.6}, "4 3 0 0"),
     "min_p": ({"min_p": 0.4}, "4 3 2 0"),
     "top_p of what top_k kept": ({"top_k": 3, "top_p": 0.75}, "4 3 0 0"),
-    "min_p after top_p": ({"min_p": 0.4, "top_p": 0.85}, "4 3 2 0"),
+    "min_p after top_p": ({"min_p": 0.4, "top_p": 0.75}, "4 3 2 0"),
     "all": ({"top_k": 3, "top_p": 0.99, "min_p": 0.6}, "4 3 0 0"),
     "temperature": ({"temperature": 0.5}, "16 9 4 1"),
     "off": ({"top_k": -1, "top_p": 1.0, "min_p": 0.0}, "4 3 2 1"),

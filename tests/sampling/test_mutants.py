@@ -7,7 +7,7 @@ A mutant changes one thing in the reference. The check is one that passes withou
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 
 import pytest
@@ -17,11 +17,14 @@ from drawn_laws import Drafting, Streams, first_tokens
 from exact_laws import Round, assert_exact, outputs
 from implementations import IMPLEMENTATIONS
 from round_cases import CHAINS, REJECTION_TREES, TARGET_ONLY
-from specfast.reference import block, coins, distribution, rejection, target_only
+from specfast.reference import accept, block, coins, distribution, rejection, target_only
+from specfast.reference.accept_batch import Child
 from specfast.reference.coins import RequestCoins
+from specfast.reference.philox import Purpose
 from specfast.reference.proposal import ProposalRow
 from specfast.reference.request_rules import RequestRules
 from specfast.reference.sampled_request import SampledRequest
+from specfast.reference.walk import Rule, Step
 from toy_models import Model, by_depth, row, sequences
 
 IMPL = IMPLEMENTATIONS["reference"]
@@ -50,8 +53,15 @@ def siblings(name: str) -> Callable[[], object]:
     return lambda: assert_exact(IMPL, "target_only", *TARGET_ONLY[name])
 
 
-def rounds(rule: str, target: Model, draft: Model, num_streams: int, length: int) -> None:
-    streams = Streams(IMPL, rule, target, draft, Drafting(), num_streams, {})
+def rounds(
+    rule: str,
+    target: Model,
+    draft: Model,
+    num_streams: int,
+    length: int,
+    depth: int = 1,
+) -> None:
+    streams = Streams(IMPL, rule, target, draft, Drafting(depth), num_streams, {})
     assert_follows(first_tokens(streams, length), sequences(target, length))
 
 
@@ -118,14 +128,58 @@ MUTANTS["one coin for all levels, target-only"] = (first_coin_only, siblings("tw
 MUTANTS["one coin for all siblings"] = (first_coin_only, tree("two of four"))
 
 
+TWO_OF_THREE = TARGET_ONLY["two of three"][0]
+
+
+def two_coins() -> None:
+    # A rule with a coin per sibling would find the second one in the first child's column.
+    assert_exact(IMPL, "target_only", TWO_OF_THREE, ((10, 10), 4))
+
+
+@mutant("a coin of its own for every sibling, target-only", two_coins)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def rule(request: SampledRequest, *_: float) -> Rule:
+        def step(node: int, row: int, path: list[int], children: Iterable[Child]) -> Step:
+            p = request.p(row, path)
+            rest, accumulated = p.masses.clone(), 0
+            for lane, child in enumerate(children):
+                accumulated += int(p.masses[child.token])
+                coin = request.coins.accept(node, lane, column=child.node - 1)
+                if target_only.is_below(coin, accumulated, p.total):
+                    return Step(child.node, child.token, p.status)
+                rest[child.token] = 0
+            return Step(-1, *request.draw(node, rest, p))
+
+        return step
+
+    patch.setattr(accept, "target_only_rule", rule)
+
+
 TWO_TOKENS = functools.partial(rounds, "target_only", by_depth("6 4"), by_depth("3 7"), 150, 4)
 FAR_APART = functools.partial(rounds, "rejection", by_depth("1 3 3 3"), by_depth("7 1 1 1"), 600, 1)
+BLOCKS = functools.partial(rounds, "block", by_depth("1 1"), by_depth("1 49"), 600, 4, depth=2)
 
 
 @mutant("coins return in every round", TWO_TOKENS)
 def _(patch: pytest.MonkeyPatch) -> None:
     words = coins.random_words
     patch.setattr(coins, "random_words", lambda seed, *where: words(seed, *where[:-1], 0))
+
+
+@mutant("coins by position, block", BLOCKS)
+def _(patch: pytest.MonkeyPatch) -> None:
+    # cases.md B47: a position that no draft was kept for is asked again in the next round. Block
+    # verification has looked at its coin by then, token by token it would be the first look.
+    words = coins.random_words
+
+    def by_position(
+        seed: int, purpose: Purpose, node: int, lane: int, prefix_len: int
+    ) -> tuple[int, ...]:
+        if purpose != Purpose.ACCEPT:
+            return words(seed, purpose, node, lane, prefix_len)
+        return words(seed, purpose, 0, lane, prefix_len + node)
+
+    patch.setattr(coins, "random_words", by_position)
 
 
 @mutant("coins do not depend on the seed", TWO_TOKENS)
@@ -140,7 +194,11 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(coins, "random_words", lambda seed, purpose, *where: words(seed, 0, *where))
 
 
-@pytest.mark.parametrize("check", [TWO_TOKENS, FAR_APART], ids=["two tokens", "far apart"])
+@pytest.mark.parametrize(
+    "check",
+    [TWO_TOKENS, FAR_APART, BLOCKS, two_coins],
+    ids=["two tokens", "far apart", "blocks", "two coins"],
+)
 def test_rounds_without_a_mutation(check: Callable[[], None]) -> None:
     check()
 
@@ -203,6 +261,29 @@ def filtered(weights: str, **options: float) -> Callable[[], object]:
 def _(patch: pytest.MonkeyPatch) -> None:
     def swapped(ordered: torch.Tensor, vocab_size: int, rules: RequestRules) -> int:
         return min(distribution._nucleus(ordered, rules.top_p), rules.top_k)
+
+    patch.setattr(distribution, "_num_kept", swapped)
+
+
+def min_p_first(patch: pytest.MonkeyPatch) -> None:
+    def swapped(ordered: torch.Tensor, vocab_size: int, rules: RequestRules) -> int:
+        passing = ordered[ordered >= rules.min_p * distribution.GRID]
+        return distribution._nucleus(passing, rules.top_p)
+
+    patch.setattr(distribution, "_num_kept", swapped)
+
+
+MUTANTS["min_p before top_p"] = (min_p_first, filtered("4 3 2 0", min_p=0.4, top_p=0.75))
+
+
+@mutant("temperature after the filters", filtered("16 9 0 0", temperature=0.5, min_p=0.3))
+def _(patch: pytest.MonkeyPatch) -> None:
+    num_kept = distribution._num_kept
+
+    def swapped(ordered: torch.Tensor, vocab_size: int, rules: RequestRules) -> int:
+        untempered = ordered.double().div(distribution.GRID).pow(rules.temperature)
+        masses = (untempered * distribution.GRID).long()
+        return num_kept(masses, vocab_size, rules)
 
     patch.setattr(distribution, "_num_kept", swapped)
 
