@@ -30,7 +30,10 @@ class Drafting:
 
 @dataclass
 class Streams:
-    """Independent requests of one target and one drafter, which go on round by round."""
+    """Independent requests of one target and one drafter, which go on round by round.
+
+    A context is one number: its tokens + 1 are the digits, in base V + 1 and the last one lowest.
+    """
 
     impl: Implementation
     rule: str
@@ -43,56 +46,70 @@ class Streams:
     prompt_len: int = 7
 
     def __post_init__(self) -> None:
-        self.tokens: list[Context] = [()] * self.num_streams
-        seeds = torch.arange(self.num_streams, device=self.impl.device) + FIRST_SEED
-        self.sampling = plain_sampling(
-            self.num_streams, self.impl.device, seeds=seeds, **self.options
-        )
-        self.proposing = plain_sampling(self.num_streams, self.impl.device, seeds=seeds)
+        device = self.impl.device
+        self.base = len(self.target(())) + 1
+        self.contexts = torch.zeros(self.num_streams, dtype=torch.int64, device=device)
+        self.lengths = torch.zeros(self.num_streams, dtype=torch.int32, device=device)
+        seeds = torch.arange(self.num_streams, device=device) + FIRST_SEED
+        self.sampling = plain_sampling(self.num_streams, device, seeds=seeds, **self.options)
+        self.proposing = plain_sampling(self.num_streams, device, seeds=seeds)
 
-    def rows(self, model: Model, contexts: list[Context]) -> Tensor:
-        """float32 [B, V]."""
-        known = {context: model(context) for context in set(contexts)}
-        position = {context: i for i, context in enumerate(known)}
-        index = torch.tensor([position[context] for context in contexts])
-        return logits_of(list(known.values()))[index].to(self.impl.device)
+    def decoded(self, context: int) -> Context:
+        tokens: Context = ()
+        while context > 0:
+            context, digit = divmod(context, self.base)
+            tokens = (digit - 1, *tokens)
+        return tokens
+
+    def rows(self, model: Model, contexts: Tensor) -> Tensor:
+        """float32 [B, V] of the contexts [B]."""
+        known, index = contexts.unique(return_inverse=True)
+        rows = [model(self.decoded(context)) for context in known.tolist()]
+        return logits_of(rows).to(self.impl.device)[index]
 
     def round(self) -> Any:
         """Draft and verify once; every stream emits at least one token."""
-        lens = [self.prompt_len + len(tokens) for tokens in self.tokens]
-        prefix_lens = torch.tensor(lens, dtype=torch.int32, device=self.impl.device)
-        drafted, logits, records = self._drafts(prefix_lens)
-        nodes = drafted.shape[1]
-        drafts = drafted.tolist()
-        contexts = []
-        for b, tokens in enumerate(self.tokens):
-            for node in range(nodes):
-                # Siblings of the root have nothing but it above them.
-                above = drafts[b][1 if self.drafting.width == 1 else node : node + 1]
-                contexts.append(tokens + tuple(above if node > 0 else ()))
+        prefix_lens = self.lengths + self.prompt_len
+        drafts, logits, records = self._drafts(prefix_lens)
+        nodes = drafts.shape[1]
+        contexts = [self.contexts]
+        for node in range(1, nodes):
+            # Siblings of the root have nothing but it above them.
+            above = contexts[-1] if self.drafting.width == 1 else self.contexts
+            contexts.append(above * self.base + drafts[:, node] + 1)
         arguments: dict[str, Any] = {
-            "target_logits": self.rows(self.target, contexts),
+            "target_logits": self.rows(self.target, torch.stack(contexts, 1).flatten()),
             "rule": self.rule,
             "sampling": self.sampling,
         }
         if self.rule != "target_only":
             arguments["proposal"] = self._proposal(logits, records)
         if self.drafting.width == 1:
-            record = self.impl.accept_chain(drafted, prefix_lens, **arguments)
+            record = self.impl.accept_chain(drafts, prefix_lens, **arguments)
         else:
             tree = (x.to(self.impl.device) for x in links([0] * (nodes - 1), self.num_streams))
-            record = self.impl.accept_tree(drafted, *tree, prefix_lens, width=2, **arguments)
+            record = self.impl.accept_tree(drafts, *tree, prefix_lens, width=2, **arguments)
         assert int(record.status.max()) == 0
-        emitted = zip(record.out_tokens.tolist(), record.commit_lens.tolist(), strict=True)
-        self.tokens = [
-            tokens + tuple(out[:length])
-            for tokens, (out, length) in zip(self.tokens, emitted, strict=True)
-        ]
+        self._append(record.out_tokens, record.commit_lens)
         return record
+
+    def _append(self, tokens: Tensor, commit_lens: Tensor) -> None:
+        for i, emitted in enumerate(tokens.unbind(1)):
+            longer = self.contexts * self.base + emitted + 1
+            self.contexts = torch.where(i < commit_lens, longer, self.contexts)
+        self.lengths = self.lengths + commit_lens
+        assert self.base ** int(self.lengths.max()) < 2**63
+
+    def beginnings(self, length: int) -> Counter[Context]:
+        """How often each beginning of ``length`` tokens came."""
+        behind = (self.lengths - length).long()
+        first = self.contexts // torch.full_like(behind, self.base).pow(behind)
+        known, counts = first.unique(return_counts=True)
+        return Counter(dict(zip(map(self.decoded, known.tolist()), counts.tolist(), strict=True)))
 
     def _drafts(self, prefix_lens: Tensor) -> tuple[Tensor, list[Tensor], list[Any]]:
         """Tokens int32 [B, N], and per level the rows that they were drawn from."""
-        contexts = self.tokens
+        contexts = self.contexts
         columns = [torch.zeros(self.num_streams, 1, dtype=torch.int32, device=self.impl.device)]
         logits, records = [], []
         for level in range(self.drafting.depth):
@@ -106,8 +123,7 @@ class Streams:
             columns.append(drawn.tokens)
             logits.append(rows)
             records.append(drawn.records.packed)
-            last = drawn.tokens[:, 0].tolist()
-            contexts = [(*context, token) for context, token in zip(contexts, last, strict=True)]
+            contexts = contexts * self.base + drawn.tokens[:, 0] + 1
         return torch.cat(columns, 1), logits, records
 
     def _proposal(self, logits: list[Tensor], packed: list[Tensor]) -> Proposal:
@@ -130,6 +146,6 @@ class Streams:
 
 def first_tokens(streams: Streams, length: int) -> Counter[Context]:
     """Run rounds until every stream has ``length`` tokens; how often each beginning came."""
-    while min(len(tokens) for tokens in streams.tokens) < length:
+    while int(streams.lengths.min()) < length:
         streams.round()
-    return Counter(tokens[:length] for tokens in streams.tokens)
+    return streams.beginnings(length)

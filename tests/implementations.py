@@ -32,7 +32,7 @@ def _ops_on(device: str) -> Implementation:
         ops.sample_rows,
         device=device,
         draws=1_000,
-        slow_draws=200_000,
+        slow_draws=1_000_000,
     )
 
 
