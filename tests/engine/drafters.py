@@ -102,8 +102,8 @@ class NoiseDrafter:
 class DrawingDrafter:
     """Draws a tree of two levels without replacement, from logits by the token before.
 
-    ``table`` [V, V] holds the logits. Every node has ``branches[level]`` children; one branch each
-    makes a chain.
+    ``table`` [V, V] holds the logits, on the target's device. Every node has ``branches[level]``
+    children; one branch each makes a chain.
     """
 
     def __init__(self, table: Tensor, branches: tuple[int, int] = (2, 2)) -> None:
@@ -112,21 +112,26 @@ class DrawingDrafter:
 
     def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
         batch, (first, second) = len(requests), self._branches
-        rules = sampling_rules(requests, self._table.device)
-        lens = torch.tensor([len(r.token_ids) - 1 for r in requests], dtype=torch.int32)
-        anchors = torch.tensor([[r.token_ids[-1]] for r in requests])
+        device = self._table.device
+        rules = sampling_rules(requests, device)
+        lens = torch.tensor(
+            [len(r.token_ids) - 1 for r in requests], dtype=torch.int32, device=device
+        )
+        anchors = torch.tensor([[r.token_ids[-1]] for r in requests], device=device)
         upper, upper_logits = self._draw(anchors, rules, lens, 0, first)
         lower, lower_logits = self._draw(upper.tokens, rules, lens, 1, second)
         tokens = [anchors, upper.tokens, lower.tokens.view(batch, -1)]
         # Level 1 begins after the rows of the anchors; leaves have none.
-        row_of_node = torch.full((batch, 1 + first + first * second), -1, dtype=torch.int32)
-        row_of_node[:, 0] = torch.arange(batch)
-        row_of_node[:, 1 : 1 + first] = torch.arange(batch * first).view(batch, first) + batch
+        nodes = 1 + first + first * second
+        row_of_node = torch.full((batch, nodes), -1, dtype=torch.int32, device=device)
+        row_of_node[:, 0] = torch.arange(batch, device=device)
+        below = torch.arange(batch * first, device=device) + batch
+        row_of_node[:, 1 : 1 + first] = below.view(batch, first)
         parents = [-1, *[0] * first, *[1 + i for i in range(first) for _ in range(second)]]
         is_chain = self._branches == (1, 1)
         return DraftBatch(
             torch.cat(tokens, dim=1).int(),
-            [row_of_node.shape[1]] * batch,
+            [nodes] * batch,
             None if is_chain else torch.tensor([parents] * batch, dtype=torch.int32),
             Proposal(
                 logits=torch.cat([upper_logits, lower_logits]),
@@ -142,7 +147,7 @@ class DrawingDrafter:
         """Children of the tokens ``before`` [B, slots], in a row each."""
         batch, slots = before.shape
         logits = self._table[before.flatten().clamp(min=0)]
-        rows = torch.arange(batch * slots, dtype=torch.int32)
+        rows = torch.arange(batch * slots, dtype=torch.int32, device=logits.device)
         drawn = ops.sample_rows(
             logits,
             rules,

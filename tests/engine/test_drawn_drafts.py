@@ -30,18 +30,17 @@ def tables() -> tuple[Tensor, Tensor]:
     return p, q
 
 
-def engine_with(drafter: Drafter, p: Tensor, batch_size: int) -> Engine:
+def engine_with(drafter: Drafter, p: Tensor, batch_size: int, **options: Any) -> Engine:
     """The target forgets the token before in every third row, as if it were the anchor.
 
     So each output is a row of independent texts of three tokens, however rounds divide it.
     """
     engine = Engine(
-        tiny_model(vocab_size=VOCAB),
+        tiny_model(vocab_size=VOCAB).to(p.device),
         drafter,
         max_batch_size=batch_size,
         num_pages=batch_size * 4,
-        seed=7,
-        check_invariants=False,
+        **{"seed": 7, "check_invariants": False, **options},
     )
 
     def forward(
@@ -63,24 +62,52 @@ def filtered(logits: Tensor, params: SamplingParams) -> Tensor:
 
 
 @pytest.mark.parametrize("params", [{}, {"temperature": 0.6}, {"top_k": 3}], ids=str)
-@pytest.mark.parametrize("branches", [(1, 1), (2, 2), (3, 1)], ids=str)
-def test_joint_law_of_three_tokens(branches: tuple[int, int], params: dict[str, Any]) -> None:
-    p, q = tables()
+@pytest.mark.parametrize("branches", [None, (1, 1), (2, 2), (3, 1)], ids=str)
+def test_joint_law_of_three_tokens(
+    device: str, branches: tuple[int, int] | None, params: dict[str, Any]
+) -> None:
+    p, q = (table.to(device) for table in tables())
     sampling = SamplingParams(**{"temperature": 1.0, **params}, max_new_tokens=NUM_TOKENS)
-    engine = engine_with(DrawingDrafter(q, branches), p, NUM_REQUESTS)
+    drafter = PlainDecoding() if branches is None else DrawingDrafter(q, branches)
+    engine = engine_with(drafter, p, NUM_REQUESTS)
     generations = engine.generate([[ANCHOR]] * NUM_REQUESTS, sampling)
-    assert {0, 1, 2} == {g.rounds[1].num_accepted for g in generations}
+    accepted = {g.rounds[1].num_accepted for g in generations}
+    assert accepted == ({0} if branches is None else {0, 1, 2})
     texts = Counter(
         tuple(g.token_ids[at : at + 3]) for g in generations for at in range(0, NUM_TOKENS, 3)
     )
-    law = filtered(p, sampling)
+    law = filtered(p.cpu(), sampling)
     joint = law[ANCHOR][:, None, None] * law[:, :, None] * law[None, :, :]
     every_text = product(range(VOCAB), repeat=3)
     assert_follows(texts, {text: float(joint[text]) for text in every_text})
 
 
-def test_greedy_and_penalised_requests_beside_drawn_ones() -> None:
-    p, q = tables()
+@pytest.mark.parametrize("branches", [(1, 1), (2, 2)], ids=str)
+def test_a_seeded_request_is_the_same_alone_and_in_company(
+    device: str, branches: tuple[int, int]
+) -> None:
+    # cases.md B30: drafts, accept coins and last draws all come from the request's one seed.
+    p, q = (table.to(device) for table in tables())
+    sampling = SamplingParams(temperature=1.0, seed=1, max_new_tokens=40)
+
+    def text(place: int, batch_size: int, seed: int) -> list[int]:
+        engine = engine_with(DrawingDrafter(q, branches), p, batch_size, seed=seed)
+        others = SamplingParams(temperature=1.3, max_new_tokens=25)
+        queue = [others] * place + [sampling] + [others] * (batch_size - 1 - place)
+        ids = [engine.add_request([ANCHOR], params) for params in queue]
+        tokens: list[int] = []
+        while engine.has_unfinished:
+            for output in engine.step():
+                tokens += output.token_ids if output.request_id == ids[place] else []
+        return tokens
+
+    alone = text(0, 1, seed=3)
+    assert len(alone) == 40
+    assert [text(place, 4, seed=place) for place in range(4)] == [alone] * 4
+
+
+def test_greedy_and_penalised_requests_beside_drawn_ones(device: str) -> None:
+    p, q = (table.to(device) for table in tables())
     params = [
         SamplingParams(max_new_tokens=12),
         SamplingParams(frequency_penalty=0.8, max_new_tokens=12),
