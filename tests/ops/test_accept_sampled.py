@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from accept_batches import assert_same_record
+from accept_batches import assert_same_record, int32
 from guards import GuardedMemory, assert_records_equal, unchanged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampled_batches import Q_FORMS, random_sampled_batch
-from specfast import AcceptRecord, ops, reference
+from specfast import AcceptRecord, Coins, Proposal, SamplingRules, ops, reference
 
 CASES = [
     ("target_only", True, "none"),
@@ -97,6 +99,37 @@ def test_guards_sentinels_and_inputs(device: str, rule: str, tree: bool, q_form:
             memory.check()
             records.append(out)
         assert_records_equal(*records)
+
+
+@pytest.mark.parametrize("row_stride", [8, 2**30 + 8, 2**31 + 8])
+@pytest.mark.parametrize("rule", ["target_only", "rejection", "block"])
+def test_b08_rows_beyond_two_to_the_31_elements(device: str, rule: str, row_stride: int) -> None:
+    if device == "cpu" and row_stride > 8:
+        pytest.skip("4 GB of address space for three rows: the GPU has it to spare")
+    logits = torch.empty(2 * row_stride + 8, dtype=torch.bfloat16, device=device)
+    rows = logits.as_strided((3, 8), (row_stride, 1))
+    rows.fill_(-torch.inf)
+    rows[0, 3] = rows[1, 4] = rows[2, 5] = rows[2, 6] = 1
+    sampling = SamplingRules(
+        torch.ones(1, device=device),
+        torch.zeros(1, dtype=torch.int64, device=device),
+        top_k=int32([2], device=device),
+    )
+    lens, request_of_row = int32([0], device=device), int32([0, 0, 0], device=device)
+    drawn = ops.sample_rows(rows, sampling, lens, request_of_row=request_of_row)
+    assert drawn.tokens[:2].tolist() == [[3], [4]]
+    # The largest coin takes the last of the two that row 2 keeps.
+    last = replace(sampling, coins=Coins(final=torch.ones(1, device=device)))
+    q = Proposal(logits=rows, records=drawn.records)
+    record = ops.accept_chain(
+        int32([[0, 3, 4]], device=device),
+        lens,
+        target_logits=rows,
+        rule=rule,
+        sampling=last,
+        proposal=None if rule == "target_only" else q,
+    )
+    assert record.out_tokens.tolist() == [[3, 4, 6]]
 
 
 def tensors_of(value) -> list[torch.Tensor]:

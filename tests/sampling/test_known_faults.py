@@ -11,7 +11,7 @@ import torch
 from chi_square import assert_follows
 from hand_written_rounds import chain, ids, log, tree
 from implementations import Implementation
-from specfast import Coins, LogitEdits, Proposal, Status
+from specfast import Coins, FinishReason, FinishRules, LogitEdits, Proposal, Status
 
 INF, NAN = math.inf, math.nan
 LARGEST_COIN = 1 - 2.0**-24
@@ -158,6 +158,56 @@ class TestEveryRule:
         record = chain(impl, rule, torch.tensor([row] * 3), ids([4, 4]), sampling=options)
         assert record.out_tokens[0, :2].tolist() == outputs
         assert record.num_correct_drafts.tolist() == [1 if outputs[1] == 5 else 2]
+
+    def test_b37_the_grammar_starts_inside_the_window(
+        self, impl: Implementation, rule: str
+    ) -> None:
+        # Reasoning ends with token 7; from then on a grammar holds, whose first state knows 5 and 6
+        # only, so that a second end is no draft of it. The target would have liked one.
+        logits = torch.zeros(4, 8)
+        for row, favourite in enumerate((3, 7, 7, 1)):
+            logits[row, favourite] = 30
+        mask = torch.tensor([0xFF, 0xFF, 0b0110_0000, 0xFF], dtype=torch.int32)[:, None]
+        record = chain(
+            impl,
+            rule,
+            logits,
+            ids([3, 7, 7]),
+            sampling={"token_bitmask": mask.to(impl.device)},
+        )
+        assert record.num_correct_drafts.tolist() == [2]
+        assert record.out_tokens[0, :2].tolist() == [3, 7]
+        assert record.out_tokens[0, 2].item() in (5, 6)
+
+    @pytest.mark.parametrize(
+        ("drafts", "emitted", "reason"),
+        [
+            ([10, 11, 9, 20, 21, 22], [10, 11, 9], FinishReason.EOS),
+            ([10, 11, 20, 21, 22, 9], [10, 11, 20, 21, 22], FinishReason.LENGTH),
+        ],
+    )
+    def test_b40_the_end_inside_accepted_drafts(
+        self,
+        impl: Implementation,
+        rule: str,
+        drafts: list[int],
+        emitted: list[int],
+        reason: FinishReason,
+    ) -> None:
+        logits = torch.full((7, 24), -INF)
+        for row, token in enumerate([*drafts, 8]):
+            logits[row, token] = 0
+        finish = FinishRules(
+            eos_token_ids=ids([9])[0].to(impl.device),
+            max_tokens_left=ids([5])[0].to(impl.device),
+        )
+        record = chain(impl, rule, logits, ids(drafts), finish=finish)
+        assert record.accept_lens.tolist() == [7]
+        assert record.out_tokens[0].tolist() == emitted + [-1] * (7 - len(emitted))
+        assert record.commit_lens.tolist() == [len(emitted)]
+        assert record.new_seq_lens.tolist() == [3 + len(emitted)]
+        assert record.finish_reason.tolist() == [reason]
+        assert record.next_anchor.tolist() == [-1]
 
     def test_b39_a_draft_against_the_grammar_is_rejected(
         self, impl: Implementation, rule: str
