@@ -147,6 +147,10 @@ def outputs(
 
     arguments: dict[str, Any] = {"rule": rule, "target_logits": per_coin(logits).flatten(0, 1)}
     accept_options = {k: options.pop(k) for k in list(options) if k.startswith("threshold")}
+    if "verify_len" in options:
+        accept_options["verify_lens"] = torch.full(
+            (num_requests,), options.pop("verify_len"), dtype=torch.int32, device=impl.device
+        )
     coins = Coins(
         columns.repeat(len(drafted), 1).to(impl.device),
         combinations[:, -1].repeat(len(drafted)).to(impl.device),

@@ -48,6 +48,7 @@ IMPORTS = {
     "sampling": set(),
     "reference": {"kv_layout", "records", "sampling", "status"},
     "ops": {"kv_layout", "records", "sampling", "status"},
+    "planner": {"ops", "records"},
     "models": set(),
     "sampling_params": set(),
     "drafters": {"ops", "records", "sampling", "sampling_params", "status"},
@@ -70,6 +71,7 @@ TORCH_ONLY = {
     "sampling_params",
     "reference",
     "ops",
+    "planner",
 }
 
 

@@ -7,7 +7,7 @@ from specfast import _library
 
 _library.load()
 
-from specfast import drafters, ops, reference  # noqa: E402
+from specfast import drafters, ops, planner, reference  # noqa: E402
 from specfast.kv_layout import KvBuffer, KvLayout  # noqa: E402
 from specfast.records import (  # noqa: E402
     AcceptRecord,
@@ -57,6 +57,7 @@ __all__ = [
     "__version__",
     "drafters",
     "ops",
+    "planner",
     "reference",
 ]
 

@@ -1,0 +1,22 @@
+"""How many drafts a round verifies: from what verifying costs, and from how sure drafts were."""
+
+from specfast.planner.budget import choose_budget
+from specfast.planner.planner import VerifyPlan, VerifyPlanner
+from specfast.planner.relay import ConfidenceRelay, LaggedSurvival
+from specfast.planner.sps import AdditiveSeconds, SpsTable, TierRates
+from specfast.planner.sts import read_temperatures
+from specfast.planner.tiers import CaptureSlots, Tiers
+
+__all__ = [
+    "AdditiveSeconds",
+    "CaptureSlots",
+    "ConfidenceRelay",
+    "LaggedSurvival",
+    "SpsTable",
+    "TierRates",
+    "Tiers",
+    "VerifyPlan",
+    "VerifyPlanner",
+    "choose_budget",
+    "read_temperatures",
+]

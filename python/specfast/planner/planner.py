@@ -1,0 +1,178 @@
+"""The planner: before a round the budget, on the host; within it the lengths, on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from specfast import ops
+from specfast.ops.plan import ConfidenceForm
+from specfast.planner.budget import StepRate, choose_budget
+from specfast.planner.relay import ConfidenceRelay
+from specfast.planner.tiers import Tiers
+from specfast.records import VerifySchedule
+
+PlannerMode = Literal["static", "cap-accept", "compact"]
+MODES = ("static", "cap-accept", "compact")
+
+
+@dataclass(frozen=True)
+class VerifyPlan:
+    """What the host decides of a round.
+
+    budget : drafts beyond the anchors; None: all
+    tier : rows of the target's forward, padding included; None: more than any tier holds
+    reason : why it is so, for a log
+    num_stale : requests that count as sure of their drafts because nothing is known of them
+    """
+
+    budget: int | None
+    tier: int | None
+    reason: str
+    num_stale: int = 0
+
+
+class VerifyPlanner:
+    """Plans rounds of chains: how many rows in all, and on the device whose.
+
+    =========== ============================== ====================================
+    mode        rows of the target's forward   drafts that accept may look at
+    =========== ============================== ====================================
+    static      all                            all
+    cap-accept  all                            within the lengths
+    compact     within the lengths, padded     the same: tokens equal cap-accept's
+    =========== ============================== ====================================
+
+    A round is::
+
+        plan = planner.plan(rows, generations, max_lens)       # host; before or beside the drafter
+        schedule = planner.schedule(plan, confidence, ...)     # device, once drafts are there
+        planner.publish(schedule, rows_on_device, rows, generations)
+
+    Everybody verifies all that ``max_lens`` allows (the uniform layout) where there is no cost
+    table, in the mode "static", or when the survivals of ``lag`` rounds ago have not arrived.
+
+    Ranks of one model must take the plan of one of them: a copy may have arrived on some only.
+
+    Parameters
+    ----------
+    relay : ConfidenceRelay
+        Of the requests that are planned.
+    tiers : Tiers
+        Rows that a forward of the target is captured for.
+    cost : StepRate, optional
+        An :class:`~specfast.planner.sps.SpsTable` of this setting (see its ``require``).
+    mode : "static" | "cap-accept" | "compact"
+    epsilon : float
+        Expected survivals below it are not worth a row, whatever a row costs.
+    fill_tier : bool
+        Spend what the tier holds anyway.
+
+    Raises
+    ------
+    ValueError
+        An unknown mode.
+
+    Notes
+    -----
+    Source: the confidence-scheduled verification of DSpark.
+    """
+
+    def __init__(
+        self,
+        relay: ConfidenceRelay,
+        tiers: Tiers,
+        cost: StepRate | None = None,
+        *,
+        mode: PlannerMode = "compact",
+        epsilon: float = 1e-6,
+        fill_tier: bool = False,
+    ) -> None:
+        if mode not in MODES:
+            raise ValueError(f"expected a mode of {', '.join(MODES)}, got {mode!r}")
+        self.mode = mode
+        self._relay = relay
+        self._tiers = tiers
+        self._cost = cost
+        self._epsilon = epsilon
+        self._fill_tier = fill_tier
+
+    def plan(
+        self, rows: Sequence[int], generations: Sequence[int], max_lens: Sequence[int]
+    ) -> VerifyPlan:
+        """Decide budget and tier from earlier rounds alone.
+
+        Parameters
+        ----------
+        rows, generations : B ints
+            Place of each request in the pool and who has it, as in ``ConfidenceRelay.publish``.
+        max_lens : B ints
+            Rows that each request may verify, the anchor included.
+        """
+        uniform_tier = self._tiers.holding(sum(max_lens))
+        if self.mode == "static":
+            return VerifyPlan(None, uniform_tier, "static")
+        if self._cost is None:
+            return VerifyPlan(None, uniform_tier, "no cost table")
+        lagged = self._relay.read(rows, generations)
+        if lagged is None:
+            return VerifyPlan(None, uniform_tier, f"no survivals of {self._relay.lag} rounds ago")
+        budget = choose_budget(
+            lagged.survival,
+            max_lens,
+            self._cost,
+            self._tiers,
+            epsilon=self._epsilon,
+            fill_tier=self._fill_tier,
+        )
+        if budget is None:
+            return VerifyPlan(None, None, f"anchors beyond the largest tier {self._tiers.largest}")
+        num_rows = sum(length > 0 for length in max_lens) + budget
+        tier = self._tiers.holding(num_rows) if self.mode == "compact" else uniform_tier
+        return VerifyPlan(budget, tier, "planned", lagged.num_stale)
+
+    def schedule(
+        self,
+        plan: VerifyPlan,
+        confidence: Tensor,
+        *,
+        form: ConfidenceForm = "survival",
+        temperatures: Tensor | None = None,
+        max_lens: Tensor | None = None,
+        budget_on_device: Tensor | None = None,
+        out: VerifySchedule | None = None,
+    ) -> VerifySchedule:
+        """Spread the plan's budget over this round's drafts, on the device.
+
+        The budget goes through ``budget_on_device`` (int32 [1]) if given, so that the op can be
+        part of a captured graph. Other arguments and the result are those of
+        ``ops.schedule_verify_lens``. Without a budget everybody gets ``max_lens``; survivals are
+        recorded all the same.
+        """
+        everything = confidence.shape[0] * confidence.shape[1]
+        budget: int | Tensor = everything if plan.budget is None else plan.budget
+        if budget_on_device is not None:
+            budget = budget_on_device.fill_(budget)
+        # The tier is chosen: a row that is left out would only be padding.
+        return ops.schedule_verify_lens(
+            confidence,
+            budget,
+            form=form,
+            temperatures=temperatures,
+            max_lens=max_lens,
+            epsilon=0.0,
+            out=out,
+        )
+
+    def publish(
+        self,
+        schedule: VerifySchedule,
+        rows_on_device: Tensor,
+        rows: Sequence[int],
+        generations: Sequence[int],
+    ) -> None:
+        """Keep this round's survivals for the plans to come; see ``ConfidenceRelay.publish``."""
+        self._relay.publish(schedule.survival, rows_on_device, rows, generations)

@@ -1,0 +1,170 @@
+"""What a step of the target costs, by rows: measured once, kept in a file, true of one setting."""
+
+from __future__ import annotations
+
+import bisect
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specfast.planner.tiers import Tiers
+
+
+@dataclass(frozen=True)
+class TierRates:
+    """Steps per second of each tier, in the order of the tiers."""
+
+    tiers: tuple[int, ...]
+    steps_per_second: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.steps_per_second) != len(self.tiers):
+            raise ValueError(
+                f"SPS table: expected steps_per_second of {len(self.tiers)} tiers, "
+                f"got {len(self.steps_per_second)}"
+            )
+        _require_positive("steps_per_second", self.steps_per_second)
+
+    def rate(self, num_requests: int, tier: int) -> float:
+        """Steps per second of a step of ``tier`` rows."""
+        return self.steps_per_second[self.tiers.index(tier)]
+
+
+@dataclass(frozen=True)
+class AdditiveSeconds:
+    """Seconds of a step as a sum: a constant, a part by requests, a part by rows.
+
+    Parts are points (number, seconds), ascending, with straight lines between them and constant
+    outside.
+    """
+
+    bias: float
+    by_requests: tuple[tuple[int, float], ...]
+    by_rows: tuple[tuple[int, float], ...]
+
+    def __post_init__(self) -> None:
+        _require_positive("seconds.bias", [self.bias])
+        for name, points in (("by_requests", self.by_requests), ("by_rows", self.by_rows)):
+            numbers = [number for number, _ in points]
+            if not points or numbers != sorted(set(numbers)):
+                raise ValueError(
+                    f"SPS table: expected ascending points in seconds.{name}, got {numbers}"
+                )
+            _require_positive(f"seconds.{name}", [seconds for _, seconds in points], zero=True)
+
+    def rate(self, num_requests: int, tier: int) -> float:
+        """Steps per second of a step of ``tier`` rows for ``num_requests`` requests."""
+        parts = _interpolated(self.by_requests, num_requests), _interpolated(self.by_rows, tier)
+        return 1.0 / (self.bias + sum(parts))
+
+
+@dataclass(frozen=True)
+class SpsTable:
+    """Steps per second of one target on one card, as a function of the rows that it verifies.
+
+    card, model, backend, commit : what was measured, and by which version
+    tiers : row counts, ascending
+    cost : rates per tier, or seconds as a sum
+    """
+
+    card: str
+    model: str
+    backend: str
+    commit: str
+    tiers: tuple[int, ...]
+    cost: TierRates | AdditiveSeconds
+
+    def __post_init__(self) -> None:
+        if self.tiers != Tiers(self.tiers).rows:
+            raise ValueError(f"SPS table: expected ascending tiers, got {list(self.tiers)}")
+        if isinstance(self.cost, TierRates) and self.cost.tiers != self.tiers:
+            raise ValueError(
+                f"SPS table: expected rates of the tiers {list(self.tiers)}, "
+                f"got those of {list(self.cost.tiers)}"
+            )
+
+    def rate(self, num_requests: int, tier: int) -> float:
+        return self.cost.rate(num_requests, tier)
+
+    def require(self, *, card: str, model: str, backend: str, tiers: Sequence[int]) -> None:
+        """Refuse to plan with numbers of another setting.
+
+        Raises
+        ------
+        ValueError
+            Names what differs, both values.
+        """
+        setting = {"card": card, "model": model, "backend": backend, "tiers": tuple(tiers)}
+        for name, expected in setting.items():
+            measured = getattr(self, name)
+            if measured != expected:
+                raise ValueError(
+                    f"SPS table: expected one measured with {name} {expected!r}, got {measured!r}"
+                )
+
+    def write(self, path: Path) -> None:
+        """As JSON, which :meth:`read` reads."""
+        table: dict[str, Any] = {name: getattr(self, name) for name in _SETTING}
+        if isinstance(self.cost, TierRates):
+            table["steps_per_second"] = self.cost.steps_per_second
+        else:
+            table["seconds"] = vars(self.cost)
+        path.write_text(json.dumps(table, indent=1) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> SpsTable:
+        """Read what :meth:`write` wrote.
+
+        Raises
+        ------
+        ValueError
+            The file is no JSON of a table; says what is missing or out of range.
+        """
+        table = json.loads(path.read_text())
+        if not isinstance(table, dict):
+            raise ValueError(f"SPS table {path}: expected an object, got {type(table).__name__}")
+        missing = [name for name in _SETTING if name not in table]
+        forms = [name for name in ("steps_per_second", "seconds") if name in table]
+        if missing or len(forms) != 1:
+            raise ValueError(
+                f"SPS table {path}: expected {', '.join(_SETTING)} and one of steps_per_second and "
+                f"seconds, got {', '.join(table)}"
+            )
+        tiers = tuple(int(tier) for tier in table["tiers"])
+        cost: TierRates | AdditiveSeconds
+        if forms == ["steps_per_second"]:
+            cost = TierRates(tiers, tuple(float(rate) for rate in table["steps_per_second"]))
+        else:
+            seconds = table["seconds"]
+            cost = AdditiveSeconds(
+                float(seconds["bias"]),
+                _points(seconds["by_requests"]),
+                _points(seconds["by_rows"]),
+            )
+        texts = {name: str(table[name]) for name in _SETTING if name != "tiers"}
+        return cls(**texts, tiers=tiers, cost=cost)
+
+
+_SETTING = ("card", "model", "backend", "commit", "tiers")
+
+
+def _points(given: Sequence[Sequence[float]]) -> tuple[tuple[int, float], ...]:
+    return tuple((int(number), float(seconds)) for number, seconds in given)
+
+
+def _interpolated(points: Sequence[tuple[int, float]], number: int) -> float:
+    place = bisect.bisect_left([at for at, _ in points], number)
+    if place == 0 or place == len(points):
+        return points[min(place, len(points) - 1)][1]
+    (low, before), (high, after) = points[place - 1], points[place]
+    return before + (after - before) * (number - low) / (high - low)
+
+
+def _require_positive(name: str, values: Sequence[float], *, zero: bool = False) -> None:
+    for value in values:
+        if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+            least = "of at least 0" if zero else "above 0"
+            raise ValueError(f"SPS table: expected {name} {least} and finite, got {value}")

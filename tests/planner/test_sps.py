@@ -1,0 +1,114 @@
+"""SPS tables: written, read, and refused where they are true of something else."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specfast.planner import AdditiveSeconds, SpsTable, TierRates, read_temperatures
+
+TABLE = SpsTable(
+    card="NVIDIA H200",
+    model="Qwen3-8B",
+    backend="verify_attention",
+    commit="a0ea1f3",
+    tiers=(8, 16),
+    cost=TierRates((8, 16), (120.5, 80.0)),
+)
+ADDITIVE = replace(
+    TABLE, cost=AdditiveSeconds(0.002, ((1, 0.0), (64, 0.001)), ((8, 0.003), (16, 0.005)))
+)
+SETTING: dict[str, Any] = {
+    "card": "NVIDIA H200",
+    "model": "Qwen3-8B",
+    "backend": "verify_attention",
+    "tiers": [8, 16],
+}
+
+
+@pytest.mark.parametrize("table", [TABLE, ADDITIVE])
+def test_what_is_written_is_read(table: SpsTable, tmp_path: Path) -> None:
+    path = tmp_path / "sps.json"
+    table.write(path)
+    assert SpsTable.read(path) == table
+    assert SpsTable.read(path).rate(3, 16) == table.rate(3, 16)
+
+
+def test_a_tier_has_its_own_rate() -> None:
+    assert (TABLE.rate(5, 8), TABLE.rate(5, 16)) == (120.5, 80.0)
+
+
+def test_a_table_of_this_setting_is_taken() -> None:
+    TABLE.require(**SETTING)
+    replace(TABLE, commit="another").require(**SETTING)
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("card", "NVIDIA H100"),
+        ("model", "Qwen3-4B"),
+        ("backend", "flashinfer"),
+        ("tiers", [8, 16, 32]),
+        ("tiers", [8]),
+    ],
+)
+def test_a_table_of_another_setting_is_refused(name: str, other: Any) -> None:
+    expected = tuple(other) if name == "tiers" else other
+    message = f"expected one measured with {name} {expected!r}, got {getattr(TABLE, name)!r}"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        TABLE.require(**{**SETTING, name: other})
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "steps_per_second of 2 tiers, got 1": {"steps_per_second": [1.0]},
+    "steps_per_second above 0 and finite, got 0.0": {"steps_per_second": [1.0, 0.0]},
+    "steps_per_second above 0 and finite, got nan": {"steps_per_second": [1.0, float("nan")]},
+    r"ascending tiers, got \[16, 8\]": {"tiers": [16, 8]},
+    "one of steps_per_second and seconds": {"seconds": {}},
+    "expected card, model": {"card": None},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_broken_tables_are_refused(message: str, tmp_path: Path) -> None:
+    path = tmp_path / "sps.json"
+    TABLE.write(path)
+    table = {**json.loads(path.read_text()), **REFUSED[message]}
+    path.write_text(json.dumps({k: v for k, v in table.items() if v is not None}))
+    with pytest.raises(ValueError, match=message):
+        SpsTable.read(path)
+
+
+@pytest.mark.parametrize(
+    ("message", "change"),
+    [
+        ("seconds.bias above 0", {"bias": 0.0}),
+        (r"ascending points in seconds.by_rows, got \[2, 1\]", {"by_rows": ((2, 0.1), (1, 0.1))}),
+        (r"ascending points in seconds.by_requests, got \[\]", {"by_requests": ()}),
+        ("seconds.by_rows of at least 0", {"by_rows": ((1, -0.1),)}),
+    ],
+)
+def test_broken_sums_are_refused(message: str, change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(ADDITIVE.cost, **change)
+
+
+def test_rates_of_other_tiers_are_no_table() -> None:
+    with pytest.raises(ValueError, match=r"rates of the tiers \[8, 32\], got those of \[8, 16\]"):
+        replace(TABLE, tiers=(8, 32))
+
+
+def test_sts_temperatures(tmp_path: Path) -> None:
+    path = tmp_path / "sts.json"
+    path.write_text(json.dumps({"temperatures": [1.0, 1.5], "num_samples": 10}))
+    assert read_temperatures(path, 2) == [1.0, 1.5]
+    with pytest.raises(ValueError, match="expected temperatures of 3 drafts, got 2"):
+        read_temperatures(path, 3)
+    path.write_text(json.dumps({"temperatures": [1.0, 0.0]}))
+    with pytest.raises(ValueError, match="expected temperatures above 0, got 0"):
+        read_temperatures(path, 2)
