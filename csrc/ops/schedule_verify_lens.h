@@ -59,6 +59,9 @@ SPECFAST_HD LenRange len_range(const ScheduleVerifyLensParams& p, int b) {
   return {min_of(least, most), most, bad ? kBadParam : kStatusOk};
 }
 
+// Drafts of a chain whose numbers are asked for at once: a load behind a store waits for it.
+constexpr int kDraftsAhead = 8;
+
 struct CandidateRange {
   int count;
   KeyRange keys;
@@ -74,19 +77,30 @@ SPECFAST_HD CandidateRange rank_drafts(Team& team, const ScheduleVerifyLensParam
     const float* given = p.confidence + b * p.confidence_stride;
     LenRange lens = len_range(p, b);
     SurvivalChain chain(p.form);
-    SPECFAST_UNROLL_BY_4
-    for (int draft = 0; draft < p.num_drafts; ++draft) {
-      float value = given[draft];
-      float temperature = p.temperatures != nullptr ? p.temperatures[draft] : 1.0f;
-      int row = draft + 1;
-      float survival = row < lens.most ? chain.next(value, temperature) : 0.0f;
-      bool candidate = row < lens.most && row >= lens.least && survival >= p.epsilon;
-      uint32_t key = candidate ? survival_key(survival) : 0;
-      keys[draft * p.batch_size + b] = key;
-      p.survival[static_cast<int64_t>(b) * p.num_drafts + draft] = survival;
-      if (!candidate) continue;
-      ++range.count;
-      range.keys = {min_of(range.keys.lowest, key), max_of(range.keys.highest, key)};
+    SPECFAST_NO_UNROLL
+    for (int first = 0; first < p.num_drafts; first += kDraftsAhead) {
+      float values[kDraftsAhead];
+      float temperatures[kDraftsAhead];
+      SPECFAST_UNROLL
+      for (int i = 0; i < kDraftsAhead; ++i) {
+        int draft = min_of(first + i, p.num_drafts - 1);
+        values[i] = given[draft];
+        temperatures[i] = p.temperatures != nullptr ? p.temperatures[draft] : 1.0f;
+      }
+      SPECFAST_UNROLL
+      for (int i = 0; i < kDraftsAhead; ++i) {
+        int draft = first + i;
+        if (draft >= p.num_drafts) break;
+        int row = draft + 1;
+        float survival = row < lens.most ? chain.next(values[i], temperatures[i]) : 0.0f;
+        bool candidate = row < lens.most && row >= lens.least && survival >= p.epsilon;
+        uint32_t key = candidate ? survival_key(survival) : 0;
+        keys[draft * p.batch_size + b] = key;
+        p.survival[static_cast<int64_t>(b) * p.num_drafts + draft] = survival;
+        if (!candidate) continue;
+        ++range.count;
+        range.keys = {min_of(range.keys.lowest, key), max_of(range.keys.highest, key)};
+      }
     }
     p.status[b] = lens.status | chain.status() | (lens.most > 0 ? budget_status : kStatusOk);
   }

@@ -13,7 +13,7 @@ constexpr auto kInPlace = [](auto& values) { return values.data(); };
 struct Size {
   int batch, drafts;
 };
-constexpr Size kSizes[] = {{1, 1}, {2, 3}, {5, 4}, {9, 2}, {3, 0}, {0, 2}};
+constexpr Size kSizes[] = {{1, 1}, {2, 3}, {5, 4}, {9, 2}, {2, 17}, {3, 0}, {0, 2}};
 
 void schedule_on_threads(PlanCase& c, ConfidenceForm form, int dropped_barrier = -1) {
   ScheduleVerifyLensParams p = c.schedule(kInPlace, form);
