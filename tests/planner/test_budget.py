@@ -64,6 +64,11 @@ def test_survivals_below_epsilon_are_not_counted() -> None:
     assert choose_budget(TWO, [4, 4], *flat, epsilon=0.55) == 3
 
 
+def test_drafts_without_hope_are_not_worth_a_row() -> None:
+    survival = torch.tensor([[0.5, 0.0, 0.0]])
+    assert choose_budget(survival, [4], TierRates((4,), (9,)), Tiers((4,)), epsilon=0.0) == 1
+
+
 def test_the_largest_tier_ends_the_search() -> None:
     assert choose_budget(TWO, [4, 4], *per_row(100, 100, 100)) == 2
     assert choose_budget(TWO, [4, 4], *per_row(100, first=1)) is None

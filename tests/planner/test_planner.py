@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from late_copies import LateCopies
 from specfast import ops
 from specfast.planner import (
     ConfidenceRelay,
+    SpsTable,
     TierRates,
     Tiers,
     VerifyPlan,
@@ -19,6 +22,7 @@ from specfast.planner import (
 
 TIERS = Tiers((2, 4, 6, 8))
 COST = TierRates(TIERS.rows, (100.0, 90.0, 80.0, 55.0))
+TABLE = SpsTable("a card", "a model", "a backend", "a commit", TIERS.rows, COST)
 LAGGED = [[0.9, 0.6, 0.2], [0.8, 0.5, 0.1]]
 CURRENT = [[0.95, 0.90, 0.85], [0.70, 0.30, 0.10]]
 ROWS, GENERATIONS, MAX_LENS = [4, 1], [11, 12], [4, 4]
@@ -26,7 +30,7 @@ ROWS, GENERATIONS, MAX_LENS = [4, 1], [11, 12], [4, 4]
 
 def planner(device: str = "cpu", **options: Any) -> VerifyPlanner:
     relay = ConfidenceRelay(5, 3, torch.device(device), copies=options.pop("copies", None))
-    return VerifyPlanner(relay, TIERS, **{"cost": COST, **options})
+    return VerifyPlanner(relay, TIERS, **{"table": TABLE, **options})
 
 
 def run_round(
@@ -92,10 +96,10 @@ def test_static_never_cuts() -> None:
 
 
 def test_no_table_means_verify_all() -> None:
-    subject = planner(cost=None)
+    subject = planner(table=None)
     for _ in range(4):
         assert run_round(subject, [[0.0] * 3] * 2) == (
-            VerifyPlan(None, 8, "no cost table"),
+            VerifyPlan(None, 8, "no SPS table"),
             [4, 4],
         )
 
@@ -110,6 +114,14 @@ def test_cap_accept_lays_out_all_rows() -> None:
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(ValueError, match="mode of static, cap-accept, compact, got 'ragged'"):
         planner(mode="ragged")
+
+
+def test_a_table_of_other_tiers_is_refused() -> None:
+    fewer = TierRates((2, 4), (100.0, 90.0))
+    table = replace(TABLE, tiers=(2, 4), cost=fewer)
+    message = "expected an SPS table of the tiers (2, 4, 6, 8), got one of (2, 4)"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        planner(table=table)
 
 
 def test_epsilon_and_filling_reach_the_budget() -> None:

@@ -20,7 +20,14 @@ import torch
 from exact_laws import Round, outputs
 from implementations import Implementation
 from specfast import ops
-from specfast.planner import ConfidenceRelay, TierRates, Tiers, VerifyPlanner, choose_budget
+from specfast.planner import (
+    ConfidenceRelay,
+    SpsTable,
+    TierRates,
+    Tiers,
+    VerifyPlanner,
+    choose_budget,
+)
 from toy_models import Context, by_depth, completed, sequences
 
 TARGET, DRAFT = by_depth("1 1"), by_depth("3 1")
@@ -29,6 +36,7 @@ WIDTH = 3
 CELLS = ((3, 3), 2)
 TIERS = Tiers(range(2, 7))
 COST = TierRates(TIERS.rows, (100.0, 60.0, 50.0, 50.0, 49.0))
+TABLE = SpsTable("a card", "a model", "a backend", "a commit", TIERS.rows, COST)
 
 Drafts = tuple[int, int]
 Laws = dict[tuple[Drafts, int], dict[Context, Fraction]]
@@ -106,7 +114,7 @@ def test_the_planner_keeps_the_law(
 
     def planned(current: torch.Tensor) -> int:
         relay = ConfidenceRelay(2, 2, torch.device("cpu"))
-        planner = VerifyPlanner(relay, TIERS, COST)
+        planner = VerifyPlanner(relay, TIERS, TABLE)
         for of_round in (survivals(*earlier), current, current):
             plan = planner.plan([0, 1], [1, 2], [3, 3])
             schedule = planner.schedule(plan, of_round)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from specfast.planner.tiers import Tiers
@@ -29,7 +30,8 @@ def choose_budget(
 
     ``R + sum of the K largest survivals`` is how many tokens R requests may expect of a step, and
     the step takes as long as the tier that its R + K rows are padded to. The smallest K of the
-    largest product of tokens and steps per second is chosen.
+    largest product of tokens and steps per second is chosen. A draft that nothing is expected of is
+    never worth a row.
 
     Parameters
     ----------
@@ -51,30 +53,26 @@ def choose_budget(
     int or None
         None if not even the R anchors fit a tier.
     """
-    num_requests = sum(length > 0 for length in max_lens)
+    lens = torch.tensor(max_lens, dtype=torch.int64)
+    num_requests = int((lens > 0).sum())
     if tiers.holding(num_requests) is None:
         return None
-    candidates = sorted(
-        (
-            value
-            for row, length in zip(survival.tolist(), max_lens, strict=True)
-            for value in row[: max(length - 1, 0)]
-            if value >= epsilon
-        ),
-        reverse=True,
-    )
-    best, best_value, tokens = 0, 0.0, float(num_requests)
-    for budget, gain in enumerate([0.0, *candidates]):
-        tier = tiers.holding(num_requests + budget)
-        if tier is None:
-            break
-        tokens += gain
-        value = tokens * cost.rate(num_requests, tier)
+    allowed = torch.arange(survival.shape[1]) < lens[:, None] - 1
+    worth = allowed & (survival >= epsilon) & (survival > 0)
+    gains = survival[worth].double().sort(descending=True).values
+    tokens = [0.0, *gains.cumsum(0).tolist()]
+
+    # Within a tier rows are free, so that the best budgets are those that fill one.
+    best, best_value, chosen = 0, 0.0, 0
+    for tier in tiers.rows:
+        if tier < num_requests:
+            continue
+        budget = min(tier - num_requests, len(gains))
+        value = (num_requests + tokens[budget]) * cost.rate(num_requests, tier)
         if value > best_value:
-            best, best_value = budget, value
+            best, best_value, chosen = budget, value, tier
+        if budget == len(gains):
+            break
     if fill_tier:
-        most = sum(max(length - 1, 0) for length in max_lens)
-        tier = tiers.holding(num_requests + best)
-        assert tier is not None
-        best = min(tier - num_requests, most)
+        return min(chosen - num_requests, int(allowed.sum()))
     return best

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from specfast import ops
 from specfast.ops.plan import ConfidenceForm
-from specfast.planner.budget import StepRate, choose_budget
+from specfast.planner.budget import choose_budget
 from specfast.planner.relay import ConfidenceRelay
+from specfast.planner.sps import SpsTable
 from specfast.planner.tiers import Tiers
 from specfast.records import VerifySchedule
 
@@ -52,7 +53,7 @@ class VerifyPlanner:
         schedule = planner.schedule(plan, confidence, ...)     # device, once drafts are there
         planner.publish(schedule, rows_on_device, rows, generations)
 
-    Everybody verifies all that ``max_lens`` allows (the uniform layout) where there is no cost
+    Everybody verifies all that ``max_lens`` allows (the uniform layout) where there is no SPS
     table, in the mode "static", or when the survivals of ``lag`` rounds ago have not arrived.
 
     Ranks of one model must take the plan of one of them: a copy may have arrived on some only.
@@ -63,8 +64,8 @@ class VerifyPlanner:
         Of the requests that are planned.
     tiers : Tiers
         Rows that a forward of the target is captured for.
-    cost : StepRate, optional
-        An :class:`~specfast.planner.sps.SpsTable` of this setting (see its ``require``).
+    table : SpsTable, optional
+        What rows cost, measured in this setting (see ``SpsTable.require``).
     mode : "static" | "cap-accept" | "compact"
     epsilon : float
         Expected survivals below it are not worth a row, whatever a row costs.
@@ -74,7 +75,7 @@ class VerifyPlanner:
     Raises
     ------
     ValueError
-        An unknown mode.
+        An unknown mode, or a table of other tiers.
 
     Notes
     -----
@@ -85,7 +86,7 @@ class VerifyPlanner:
         self,
         relay: ConfidenceRelay,
         tiers: Tiers,
-        cost: StepRate | None = None,
+        table: SpsTable | None = None,
         *,
         mode: PlannerMode = "compact",
         epsilon: float = 1e-6,
@@ -93,10 +94,14 @@ class VerifyPlanner:
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"expected a mode of {', '.join(MODES)}, got {mode!r}")
+        if table is not None and table.tiers != tiers.rows:
+            raise ValueError(
+                f"expected an SPS table of the tiers {tiers.rows}, got one of {table.tiers}"
+            )
         self.mode = mode
         self._relay = relay
         self._tiers = tiers
-        self._cost = cost
+        self._table = table
         self._epsilon = epsilon
         self._fill_tier = fill_tier
 
@@ -115,15 +120,15 @@ class VerifyPlanner:
         uniform_tier = self._tiers.holding(sum(max_lens))
         if self.mode == "static":
             return VerifyPlan(None, uniform_tier, "static")
-        if self._cost is None:
-            return VerifyPlan(None, uniform_tier, "no cost table")
+        if self._table is None:
+            return VerifyPlan(None, uniform_tier, "no SPS table")
         lagged = self._relay.read(rows, generations)
         if lagged is None:
             return VerifyPlan(None, uniform_tier, f"no survivals of {self._relay.lag} rounds ago")
         budget = choose_budget(
             lagged.survival,
             max_lens,
-            self._cost,
+            self._table,
             self._tiers,
             epsilon=self._epsilon,
             fill_tier=self._fill_tier,

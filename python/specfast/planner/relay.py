@@ -115,8 +115,9 @@ class ConfidenceRelay:
     device : torch.device
         Where survivals are published from.
     lag : int
-        At least 1: a budget must not depend on its own round's drafts. With 2, the copy of a round
-        has all of the next one to arrive in.
+        Rounds between a publication and its reading, whether or not rounds overlap. At least 1: a
+        budget must not depend on its own round's drafts. With 2, the copy of a round has all of
+        the next one to arrive in.
     copies : HostCopies, optional
         How copies are made.
 

@@ -30,7 +30,7 @@ class TierRates:
 
     def rate(self, num_requests: int, tier: int) -> float:
         """Steps per second of a step of ``tier`` rows."""
-        return self.steps_per_second[self.tiers.index(tier)]
+        return self.steps_per_second[bisect.bisect_left(self.tiers, tier)]
 
 
 @dataclass(frozen=True)
