@@ -75,6 +75,12 @@ def num_draws(impl: Implementation, request: pytest.FixtureRequest) -> int:
     return impl.slow_draws if request.config.getoption("--slow") else impl.draws
 
 
+@pytest.fixture
+def num_requests(num_draws: int) -> int:
+    """Requests of a test that draws once: more, where draws are few; at most what a call takes."""
+    return min(3 * num_draws, 2**20)
+
+
 @pytest.fixture(scope="session")
 def tokenizer() -> PreTrainedTokenizerFast:
     # transformers takes seconds to import, and most tests do without.

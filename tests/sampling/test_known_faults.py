@@ -81,10 +81,10 @@ class TestEveryRule:
         assert record.status.tolist() == [Status.BAD_TOKEN] * 50
 
     def test_b10_the_accept_rate_is_p(
-        self, impl: Implementation, rule: str, num_draws: int
+        self, impl: Implementation, rule: str, num_requests: int
     ) -> None:
         logits = log([0.1, 0.9], [0.5, 0.5])
-        record = chain(impl, rule, logits, ids([0]).repeat(2 * num_draws, 1))
+        record = chain(impl, rule, logits, ids([0]).repeat(num_requests, 1))
         assert_follows(Counter(record.out_tokens[:, 0].tolist()), {0: 0.1, 1: 0.9})
 
     def test_b21_drafts_after_the_first_reject_do_not_count(
@@ -121,8 +121,9 @@ class TestEveryRule:
         assert int((first == second).sum()) < 5
 
     def test_b33_greedy_and_sampled_rows_in_one_batch(
-        self, impl: Implementation, rule: str, num_draws: int
+        self, impl: Implementation, rule: str, num_requests: int
     ) -> None:
+        num_draws = num_requests // 3
         logits = torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]])
         temperature = torch.tensor([0.0, 1.0, 1e-6] * num_draws, device=impl.device)
         record = chain(
@@ -251,9 +252,9 @@ def test_b13_block_ends_early_with_its_own_probability(impl: Implementation) -> 
     assert [record.num_correct_drafts.item() for record in kept] == [1, 0]
 
 
-def test_b18_the_parent_s_row_decides(impl: Implementation, num_draws: int) -> None:
+def test_b18_the_parent_s_row_decides(impl: Implementation, num_requests: int) -> None:
     logits = log([0.2, 0.8], [1.0, 0.0], [0.0, 1.0])
-    record = tree(impl, "target_only", logits, [0, 1], batch_size=2 * num_draws)
+    record = tree(impl, "target_only", logits, [0, 1], batch_size=num_requests)
     assert_follows(Counter(record.out_tokens[:, 0].tolist()), {0: 0.2, 1: 0.8})
 
 
@@ -270,9 +271,9 @@ def test_b18_forty_siblings(impl: Implementation, rule: str) -> None:
     assert record.accept_index[:, 1].tolist() == [41 * b + 40 for b in range(20)]
 
 
-def test_b20_equal_siblings_count_once(impl: Implementation, num_draws: int) -> None:
+def test_b20_equal_siblings_count_once(impl: Implementation, num_requests: int) -> None:
     logits = log([0.6, 0.4], [0.5, 0.5], [0.5, 0.5])
-    record = tree(impl, "target_only", logits, [1, 1], batch_size=2 * num_draws)
+    record = tree(impl, "target_only", logits, [1, 1], batch_size=num_requests)
     assert_follows(Counter(record.out_tokens[:, 0].tolist()), {0: 0.6, 1: 0.4})
 
 
