@@ -56,6 +56,7 @@ IMPORTS = {
         "drafters",
         "kv_layout",
         "ops",
+        "planner",
         "records",
         "sampling",
         "sampling_params",

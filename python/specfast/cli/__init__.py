@@ -1,4 +1,4 @@
-"""The command line: ``specfast generate`` and ``specfast check``."""
+"""The command line: ``specfast generate``, ``specfast profile`` and ``specfast check``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import typer
 
 from specfast.cli.check import check
 from specfast.cli.generate import generate
+from specfast.cli.profile import profile
 
 app = typer.Typer(
-    help="Speculative decoding: generate text, and check this installation.",
+    help="Speculative decoding: generate text, time the target, check this installation.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command()(generate)
+app.command()(profile)
 app.command()(check)
 
 

@@ -14,10 +14,11 @@ from specfast.cli.decoding import Decoding
 from specfast.cli.engines import EngineOptions, run_plain, run_speculative
 from specfast.cli.errors import FAILED, CliError, ends_cleanly
 from specfast.cli.lossless import LosslessCheck, check_lossless
+from specfast.cli.options import DeviceOption, DtypeOption, ModelOption, PageSizeOption
 from specfast.cli.prompts import collect_prompts, tokenize
 from specfast.cli.report import check_writable, prompt_reports, write_report
 from specfast.cli.summary import faults, print_summary, summarize
-from specfast.cli.target import DeviceName, DtypeName, TargetModel, choose_device, load_target
+from specfast.cli.target import TargetModel, choose_device, load_target
 from specfast.cli.transcript import Transcript
 from specfast.cli.verdict import print_verdict
 from specfast.cli.versions import device_name, versions
@@ -29,10 +30,7 @@ def generate(
     prompt: Annotated[
         list[str] | None, typer.Argument(metavar="PROMPT", show_default=False)
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Directory or hub id.", show_default="SmolLM2-135M-Instruct"),
-    ] = None,
+    model: ModelOption = None,
     drafter: Annotated[str, typer.Option(help="Who drafts: ngram or none.")] = "ngram",
     tree: Annotated[bool, typer.Option("--tree", help="Draft trees instead of chains.")] = False,
     prompt_file: Annotated[
@@ -40,12 +38,8 @@ def generate(
         typer.Option(help='One JSON object per line with "prompt" or "messages".'),
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Per prompt.")] = 128,
-    device: Annotated[
-        DeviceName | None, typer.Option(show_default="cuda where it can be used")
-    ] = None,
-    dtype: Annotated[
-        DtypeName | None, typer.Option(show_default="fp32 on cpu, bf16 on cuda")
-    ] = None,
+    device: DeviceOption = None,
+    dtype: DtypeOption = None,
     temperature: Annotated[float, typer.Option(help="0: greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0: all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Keep the likeliest with this share.")] = 1.0,
@@ -89,9 +83,7 @@ def generate(
     verify_width: Annotated[
         int, typer.Option(min=2, max=1024, help="Rows per round: the anchor and its drafts.")
     ] = 8,
-    page_size: Annotated[
-        int, typer.Option(min=1, max=2**20, help="Tokens per page of the KV pool.")
-    ] = 16,
+    page_size: PageSizeOption = 16,
     max_batch_size: Annotated[int, typer.Option(min=1, help="Prompts decoded at once.")] = 8,
 ) -> int:
     """Decode PROMPT speculatively and compare with plain decoding.

@@ -6,7 +6,7 @@ import bisect
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,7 @@ class SpsTable:
     card, model, backend, commit : what was measured, and by which version
     tiers : row counts, ascending
     cost : rates per tier, or seconds as a sum
+    conditions : how it was measured, for readers
     """
 
     card: str
@@ -76,6 +77,7 @@ class SpsTable:
     commit: str
     tiers: tuple[int, ...]
     cost: TierRates | AdditiveSeconds
+    conditions: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.tiers != Tiers(self.tiers).rows:
@@ -105,18 +107,18 @@ class SpsTable:
                     f"SPS table: expected one measured with {name} {expected!r}, got {measured!r}"
                 )
 
-    def write(self, path: Path) -> None:
-        """As JSON, which :meth:`read` reads."""
-        table: dict[str, Any] = {name: getattr(self, name) for name in _SETTING}
+    def as_json(self) -> dict[str, Any]:
+        """What a file of the table holds, which :meth:`read` reads."""
+        table: dict[str, Any] = {name: getattr(self, name) for name in (*_SETTING, "conditions")}
         if isinstance(self.cost, TierRates):
             table["steps_per_second"] = self.cost.steps_per_second
         else:
             table["seconds"] = vars(self.cost)
-        path.write_text(json.dumps(table, indent=1) + "\n")
+        return table
 
     @classmethod
     def read(cls, path: Path) -> SpsTable:
-        """Read what :meth:`write` wrote.
+        """Read a file of :meth:`as_json`.
 
         Raises
         ------
@@ -145,7 +147,7 @@ class SpsTable:
                 _points(seconds["by_rows"]),
             )
         texts = {name: str(table[name]) for name in _SETTING if name != "tiers"}
-        return cls(**texts, tiers=tiers, cost=cost)
+        return cls(**texts, tiers=tiers, cost=cost, conditions=table.get("conditions", {}))
 
 
 _SETTING = ("card", "model", "backend", "commit", "tiers")
