@@ -41,6 +41,9 @@ def random_schedule(
         call["min_lens"] = dice.integers(low if unsound else 1, high, batch_size)
     if dice.happens(0.5):
         call["max_lens"] = dice.integers(low, high, batch_size)
+    if dice.happens(0.3):
+        dtype = torch.int64 if dice.happens(0.5) else torch.int32
+        call["anchors"] = dice.integers(-1, 4, batch_size).to(dtype)
     if form == "logits" and dice.happens(0.7):
         call["temperatures"] = dice.some_of([0.5, 1.0, 1.3, 1e-38], num_drafts)
         if unsound:
@@ -78,7 +81,7 @@ def random_window(seed: int, batch_size: int, num_nodes: int, *, unsound: bool) 
     if dice.happens(0.8):
         call["verify_lens"] = dice.integers(low, high, batch_size)
     if dice.happens(0.5):
-        call["anchors"] = dice.integers(-3 * unsound, 90, batch_size)
+        call["anchors"] = dice.integers(-9, 90, batch_size)
     if dice.happens(0.7):
         order = torch.randperm(table_rows, generator=dice.rng)[:batch_size].int()
         call["page_table_rows"] = order - 3 * unsound if dice.happens(0.3) else order

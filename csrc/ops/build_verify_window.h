@@ -17,7 +17,7 @@ struct BuildVerifyWindowParams {
   int32_t num_rows;     // R: the tier
   int32_t vocab_size;   // ids at or past it, and negative ones, are laid out as 0
   int32_t context_len;  // positions; at most num_pages * page_size
-  IdView draft_tokens;  // [B, N]; column 0 is the anchor
+  IdView draft_tokens;  // [B, N]; column 0 is the anchor, < 0 in a finished slot
   int64_t draft_tokens_stride;
   IdView anchors;              // [B] read instead of column 0, or null
   const int32_t* prefix_lens;  // [B] committed KV
@@ -63,6 +63,10 @@ SPECFAST_HD WindowScratch build_verify_window_scratch(Arena& arena,
           arena.template scratch<int32_t>(n)};
 }
 
+SPECFAST_HD int64_t window_anchor(const BuildVerifyWindowParams& p, int b) {
+  return p.anchors ? p.anchors[b] : p.draft_tokens[b * p.draft_tokens_stride];
+}
+
 SPECFAST_HD int64_t table_row(const BuildVerifyWindowParams& p, int b) {
   return p.page_table_rows != nullptr ? p.page_table_rows[b] : b;
 }
@@ -72,9 +76,10 @@ SPECFAST_HD WindowLen allowed_len(const BuildVerifyWindowParams& p, int b) {
   int32_t wanted = p.verify_lens != nullptr ? p.verify_lens[b] : p.num_nodes;
   int32_t prefix_len = p.prefix_lens[b];
   int64_t row = table_row(p, b);
+  int64_t anchor = window_anchor(p, b);
   int32_t len = clamp_to(wanted, 0, p.num_nodes);
   int32_t status = len != wanted ? kBadParam : kStatusOk;
-  if (len == 0) return {0, status};
+  if (len == 0 || anchor < 0) return {0, status};
   bool exists =
       prefix_len >= 0 && prefix_len <= p.context_len && row >= 0 && row < p.num_table_rows;
   if (!exists) return {0, kBadParam};
@@ -151,7 +156,7 @@ SPECFAST_HD void build_verify_window_batch(Team& team, const BuildVerifyWindowPa
     int row = scratch.first_rows[i] + node;
     int32_t position = p.prefix_lens[b] + node;
     int64_t token =
-        node == 0 && p.anchors ? p.anchors[b] : p.draft_tokens[b * p.draft_tokens_stride + node];
+        node == 0 ? window_anchor(p, b) : p.draft_tokens[b * p.draft_tokens_stride + node];
     int page = position / p.page_size;
     int64_t entry = p.page_table[table_row(p, b) * p.page_table_stride + page];
     p.input_ids.store(row, token >= 0 && token < p.vocab_size ? token : 0);

@@ -22,6 +22,7 @@ struct ScheduleVerifyLensParams {
   const float* temperatures;        // [gamma], > 0, of the form kLogits; or null: 1
   const int32_t* min_lens;          // [B] rows verified anyway, anchor included; or null: 1
   const int32_t* max_lens;          // [B] rows at most; 0 = padded slot; or null: gamma + 1
+  IdView anchors;                   // [B] < 0: finished, a padded slot, too; or null
   const int32_t* budget_on_device;  // [1] drafts beyond min_lens, or null: `budget`
   int32_t budget;                   // >= 0
   float epsilon;                    // drafts of a lower survival are not chosen
@@ -53,9 +54,10 @@ SPECFAST_HD LenRange len_range(const ScheduleVerifyLensParams& p, int b) {
   int32_t all = p.num_drafts + 1;
   int32_t wanted_most = p.max_lens != nullptr ? p.max_lens[b] : all;
   int32_t wanted_least = p.min_lens != nullptr ? p.min_lens[b] : 1;
-  int32_t most = clamp_to(wanted_most, 0, all);
+  bool finished = p.anchors && p.anchors[b] < 0;
+  int32_t most = finished ? 0 : clamp_to(wanted_most, 0, all);
   int32_t least = clamp_to(wanted_least, 1, all);
-  bool bad = most != wanted_most || (most > 0 && least != wanted_least);
+  bool bad = !finished && (most != wanted_most || (most > 0 && least != wanted_least));
   return {min_of(least, most), most, bad ? kBadParam : kStatusOk};
 }
 

@@ -23,9 +23,10 @@ void check_budget(ArgChecks& args, const OptionalTensor& on_device, std::optiona
 template <Device device>
 void schedule_verify_lens(const Tensor& confidence, std::string form,
                           const OptionalTensor& temperatures, const OptionalTensor& min_lens,
-                          const OptionalTensor& max_lens, const OptionalTensor& budget_on_device,
-                          std::optional<int64_t> budget, double epsilon, const Tensor& verify_lens,
-                          const Tensor& survival, const Tensor& status) {
+                          const OptionalTensor& max_lens, const OptionalTensor& anchors,
+                          const OptionalTensor& budget_on_device, std::optional<int64_t> budget,
+                          double epsilon, const Tensor& verify_lens, const Tensor& survival,
+                          const Tensor& status) {
   ArgChecks args("schedule_verify_lens", confidence);
   ScheduleVerifyLensParams p{};
   auto given = args(confidence, "confidence").dtype(kFloat32).shape({"B", "gamma"}).rows();
@@ -48,6 +49,7 @@ void schedule_verify_lens(const Tensor& confidence, std::string form,
                        .data<float>();
   p.min_lens = args(min_lens, "min_lens").dtype(kInt32).shape({"B"}).contiguous().data<int32_t>();
   p.max_lens = args(max_lens, "max_lens").dtype(kInt32).shape({"B"}).contiguous().data<int32_t>();
+  p.anchors = args(anchors, "anchors").dtype(kIds).shape({"B"}).contiguous().ids();
   check_budget(args, budget_on_device, budget, p);
   args.require_fraction("epsilon", epsilon);
   p.epsilon = static_cast<float>(epsilon);
@@ -169,7 +171,7 @@ void build_verify_window(const Tensor& draft_tokens, const OptionalTensor& ancho
 STABLE_TORCH_LIBRARY_FRAGMENT(specfast, m) {
   m.def(
       "schedule_verify_lens(Tensor confidence, str form, Tensor? temperatures, Tensor? min_lens, "
-      "Tensor? max_lens, Tensor? budget_on_device, int? budget, float epsilon, "
+      "Tensor? max_lens, Tensor? anchors, Tensor? budget_on_device, int? budget, float epsilon, "
       "Tensor(a!) verify_lens, Tensor(b!) survival, Tensor(c!) status) -> ()");
   m.def(
       "build_verify_window(Tensor draft_tokens, Tensor? anchors, Tensor prefix_lens, "

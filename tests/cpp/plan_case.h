@@ -61,6 +61,7 @@ class PlanCase {
     p.temperatures = form == ConfidenceForm::kLogits ? place(temperatures_) : nullptr;
     p.min_lens = place(min_lens_);
     p.max_lens = place(max_lens_);
+    p.anchors = {place(anchors_), false};
     p.budget_on_device = place(budget_);
     p.epsilon = 0.01f;
     p.verify_lens = place(lens);

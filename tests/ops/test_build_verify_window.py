@@ -145,9 +145,24 @@ def test_no_illegal_id_reaches_the_embedding(device: str) -> None:
     one = {"draft_tokens": tokens, "prefix_lens": int32([0]), "verify_lens": None, "num_rows": 4}
     assert article(device, **one, vocab_size=60).input_ids.tolist() == [7, 0, 0, 0]
     assert article(device, **one).input_ids.tolist() == [7, 0, 60, 0]
-    window = article(device, **one, anchors=int32([-1]))
+    window = article(device, **one, anchors=int32([99]), vocab_size=99)
     assert window.input_ids.tolist() == [0, 0, 60, 0]
     assert window.status.tolist() == [Status.OK]
+
+
+def test_finished_slots_have_no_rows(device: str) -> None:
+    """Nothing else of theirs is looked at."""
+    prefix_lens = int32([2, -7, 0])
+    tokens = torch.arange(6) + 100 * torch.tensor([[0], [-1], [2]])
+    anchors = {"anchors": int32([4, -1, 6])}
+    for source in (anchors, {"draft_tokens": tokens}):
+        window = article(device, prefix_lens=prefix_lens, **source)
+        assert window.verify_lens.tolist() == [4, 0, 6]
+        assert window.qo_indptr.tolist() == [0, 4, 4, 10]
+        assert window.status.tolist() == [Status.OK] * 3
+    # The anchor that is not read says nothing.
+    window = article(device, draft_tokens=tokens, anchors=int32([4, 5, 6]))
+    assert window.verify_lens.tolist() == [4, 2, 6]
 
 
 @pytest.mark.parametrize("unsound", [False, True])

@@ -89,6 +89,17 @@ def test_padded_slots_have_no_rows_and_take_no_budget(device: str) -> None:
     assert record.survival[[0, 3]].count_nonzero() == 0
 
 
+def test_finished_slots_are_padded_slots(device: str) -> None:
+    rows = [[1.0] * 3, *ARTICLE, [math.nan] * 3]
+    for dtype in (torch.int32, torch.int64):
+        anchors = torch.tensor([-1, 0, 5, -1], dtype=dtype)
+        bad_if_looked_at = {"max_lens": int32([9, 4, 4, -1]), "min_lens": int32([9, 1, 1, 0])}
+        record = record_of(rows, device, 4, anchors=anchors, **bad_if_looked_at)
+        assert record.verify_lens.tolist() == [0, 4, 2, 0]
+        assert record.status.tolist() == [Status.OK] * 4
+        assert record.survival[[0, 3]].count_nonzero() == 0
+
+
 def test_nothing_below_epsilon_is_chosen(device: str) -> None:
     assert schedule(ARTICLE, device, 6, epsilon=0.3) == [4, 3]
     above = torch.nextafter(torch.tensor(0.3), torch.tensor(1.0)).item()
@@ -240,6 +251,7 @@ ARGUMENTS = {
     },
     r"min_lens of shape \[B=2\], got \[3\]": {"min_lens": torch.ones(3, dtype=torch.int32)},
     "max_lens of dtype int32, got int64": {"max_lens": torch.ones(2, dtype=torch.int64)},
+    r"anchors of shape \[B=2\], got \[1\]": {"anchors": int32([1])},
     r"budget in \[0, 9223372036854775807\], got -1": {"budget": -1},
     "budget of dtype int32, got int64": {"budget": torch.ones(1, dtype=torch.int64)},
     r"budget of shape \[1\], got \[2\]": {"budget": torch.ones(2, dtype=torch.int32)},

@@ -23,6 +23,7 @@ def schedule_verify_lens(
     temperatures: Tensor | None = None,
     min_lens: Tensor | None = None,
     max_lens: Tensor | None = None,
+    anchors: Tensor | None = None,
     epsilon: float = 1e-6,
     out: VerifySchedule | None = None,
 ) -> VerifySchedule:
@@ -51,6 +52,8 @@ def schedule_verify_lens(
     max_lens : int32 [B], optional
         Rows that a request may verify, the anchor included: where its context or its tokens end.
         0 is a padded slot. Absent: gamma + 1. Where it is below ``min_lens``, it holds.
+    anchors : int32 | int64 [B], optional
+        A negative one, the ``next_anchor`` of a request that has finished, is a padded slot, too.
     epsilon : float
         In [0, 1]; compared as float32.
     out : VerifySchedule, optional
@@ -102,6 +105,7 @@ def schedule_verify_lens(
         temperatures,
         min_lens,
         max_lens,
+        anchors,
         budget if on_device else None,
         None if on_device else budget,
         epsilon,
@@ -136,7 +140,8 @@ def build_verify_window(
     Parameters
     ----------
     draft_tokens : int32 | int64 [B, N]
-        Anchor and drafts, any row stride; B <= 2^20, B * N < 2^31.
+        Anchor and drafts, any row stride; B <= 2^20, B * N < 2^31. A request whose anchor is
+        negative has finished, and gets no rows.
     prefix_lens : int32 [B]
         Committed KV length, which is the anchor's position.
     page_table : int32 | int64 [P, num_pages]
@@ -157,7 +162,7 @@ def build_verify_window(
     context_len : int, optional
         No row lies at this position or past it. Absent: what ``page_table`` has room for.
     vocab_size : int, optional
-        Ids at or past it are laid out as 0. Negative ids always are.
+        Ids at or past it are laid out as 0, as negative drafts always are.
     padding_slot : int
         Slot of the rows that belong to no request: -1, or one that nobody reads.
     out : VerifyWindow, optional

@@ -147,6 +147,7 @@ class VerifyPlanner:
         form: ConfidenceForm = "survival",
         temperatures: Tensor | None = None,
         max_lens: Tensor | None = None,
+        anchors: Tensor | None = None,
         budget_on_device: Tensor | None = None,
         out: VerifySchedule | None = None,
     ) -> VerifySchedule:
@@ -168,6 +169,7 @@ class VerifyPlanner:
             form=form,
             temperatures=temperatures,
             max_lens=max_lens,
+            anchors=anchors,
             epsilon=0.0,
             out=out,
         )

@@ -26,6 +26,7 @@ def schedule_verify_lens(
     temperatures: Tensor | None = None,
     min_lens: Tensor | None = None,
     max_lens: Tensor | None = None,
+    anchors: Tensor | None = None,
     epsilon: float = 1e-6,
 ) -> VerifySchedule:
     """Sort all drafts that may be verified, and take as many as the budget says; see the op."""
@@ -41,6 +42,8 @@ def schedule_verify_lens(
     candidates = []
     for b in range(batch_size):
         most, status = _clamped(max_lens, b, num_drafts + 1, 0, num_drafts + 1)
+        if anchors is not None and int(anchors[b]) < 0:
+            most, status = 0, Status.OK
         least, least_status = _clamped(min_lens, b, 1, 1, num_drafts + 1)
         if most > 0:
             status |= least_status | (Status.BAD_PARAM if wanted < 0 else Status.OK)
@@ -124,6 +127,9 @@ def build_verify_window(
         length, status = _clamped(verify_lens, b, num_nodes, 0, num_nodes)
         prefix_len = int(prefix_lens[b])
         table_row = b if page_table_rows is None else int(page_table_rows[b])
+        anchor = int(draft_tokens[b, 0] if anchors is None else anchors[b])
+        if anchor < 0:
+            length = 0
         exists = 0 <= prefix_len <= context_len and 0 <= table_row < page_table.shape[0]
         if length > 0 and not exists:
             length, status = 0, Status.BAD_PARAM
@@ -139,9 +145,7 @@ def build_verify_window(
             status = Status.BAD_PARAM
             slots = slots[: num_rows - row]
         for node, slot in enumerate(slots):
-            token = int(draft_tokens[b, node])
-            if node == 0 and anchors is not None:
-                token = int(anchors[b])
+            token = anchor if node == 0 else int(draft_tokens[b, node])
             window.input_ids[row + node] = token if 0 <= token < num_ids else 0
             window.positions[row + node] = prefix_len + node
             window.out_cache_loc[row + node] = slot
