@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from late_copies import LateCopies
 from specfast.cli import app
 from specfast.engine.step_timer import StepTimer
-from specfast.planner import SpsTable
+from specfast.planner import ConfidenceRelay, SpsTable, Tiers, VerifyPlanner, choose_budget
 from typer.testing import CliRunner, Result
 
 SMALL = ("--max-batch-size", 2, "--verify-width", 3, "--context-len", 20, "--repeats", 3)
@@ -32,6 +34,33 @@ def test_the_table(model_path: Path, tmp_path: Path, device: str) -> None:
     # A line per tier: rows, requests.
     cells = [[cell.strip() for cell in line.split("│")] for line in result.stdout.splitlines()]
     assert [line[:2] for line in cells if line[0].isdigit()] == [["2", "2"], ["4", "2"], ["6", "2"]]
+
+
+def test_a_planner_takes_it(model_path: Path, tmp_path: Path) -> None:
+    """Late copy, reused place, stale generation: each means what it means, at measured rates."""
+    out = tmp_path / "sps.json"
+    assert run(out, "--model", model_path, "--tiers", "2,3,4,5,6", *SMALL).exit_code == 0
+    table = SpsTable.read(out)
+    copies, tiers = LateCopies(), Tiers(table.tiers)
+    relay = ConfidenceRelay(4, 2, torch.device("cpu"), copies=copies)
+    planner = VerifyPlanner(relay, tiers, table)
+    survival = torch.tensor([[0.9, 0.5], [0.7, 0.1]])
+    for _ in range(2):
+        schedule = planner.schedule(planner.plan([3, 0], [1, 2], [3, 3]), survival)
+        planner.publish(schedule, torch.tensor([3, 0]), [3, 0], [1, 2])
+    late = planner.plan([3, 0], [1, 2], [3, 3])
+    assert (late.budget, late.tier) == (None, 6)
+    copies.started[0].arrive()
+    sure = torch.ones(2)
+    for generations, expected in [
+        ([1, 2], survival),
+        ([1, 5], torch.stack([survival[0], sure])),
+        ([7, 8], torch.stack([sure, sure])),
+    ]:
+        plan = planner.plan([3, 0], generations, [3, 3])
+        assert plan.budget == choose_budget(expected, [3, 3], table, tiers)
+        assert plan.budget is not None
+        assert plan.tier == tiers.holding(2 + plan.budget)
 
 
 def test_the_median_counts(
