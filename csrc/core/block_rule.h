@@ -5,10 +5,43 @@
 
 namespace specfast {
 
+// max(r p - q, 0) as weights of an ordinary row's tokens.
+struct BlockResidualWeights {
+  KeptWeights kept;
+  const ProposalRow& q;
+  float ratio;
+  float p_factor;
+  float q_factor;
+
+  SPECFAST_HD float rest(float weight, float base) const {
+    float rest = fmaf(ratio, weight * p_factor, -(base * q_factor));
+    return rest > 0.0f ? rest : 0.0f;
+  }
+  SPECFAST_HD float one(int32_t id, float value) const {
+    float weight = kept.one(id, value);
+    return weight == 0.0f ? 0.0f : rest(weight, q.base(id));
+  }
+  // min(r p, q)
+  SPECFAST_HD float overlap(int32_t id, float value) const {
+    return min_of(ratio * (kept.one(id, value) * p_factor), q.base(id) * q_factor);
+  }
+  SPECFAST_HD void group(int32_t id, const float (&values)[kGroupIds],
+                         float (&out)[kGroupIds]) const {
+    q.bases(id, out);
+    SPECFAST_UNROLL
+    for (int i = 0; i < kGroupIds; ++i) out[i] = rest(kept.one(id + i, values[i]), out[i]);
+  }
+  SPECFAST_HD uint64_t group_mass(int32_t id, const float (&values)[kGroupIds]) const {
+    return mass_of_group(*this, id, values);
+  }
+};
+
 // Keeps the longest prefix of a chain that its own coin confirms; see docs/numerics.md, "Block".
 // `ratio` is r of the article: the joint likelihood ratio of the drafts so far, capped at 1.
 struct BlockRule {
   static constexpr bool kStepwise = false;  // decides row by row
+
+  SPECFAST_HD explicit BlockRule(const SampledAcceptParams&) {}
 
   template <class Arena>
   SPECFAST_HD void place(Arena&, const SampledAcceptParams&) {}
@@ -27,21 +60,24 @@ struct BlockRule {
     int32_t opened = -1;
     int32_t i = 0;
     for (; i < drafts && ratio > 0.0f; ++i) {
-      open_row(team, s, path, i);
+      // What is known of the draft is asked for while the row comes.
+      s.begin_open(team, i);
+      q.open(s.b, i, s.p.accept.num_nodes);
+      Draft draft = Draft::of(s, q, tokens[i + 1]);
+      s.finish_open(team);
+      path.status |= s.row.status;
       opened = i;
       if (s.row.kind == kUnusableRow) {
         drafts = i;  // the chain ends here: its last prefix stands for itself
         break;
       }
-      q.open(s.b, i, s.p.accept.num_nodes);
-      int32_t draft = tokens[i + 1];
-      if (i > 0 && confirms(s, i, residual_mass(team, s, q, ratio, draft), ratio)) {
+      if (i > 0 && confirms(team, s, q, i, ratio, draft)) {
         kept = i;
         kept_ratio = ratio;
       }
-      if (logprobs != nullptr) note_logprob(team, s, logprobs, i, draft);
-      ratio = next_ratio(s, q, ratio, draft, &path.status);
-      s.append(team, draft);
+      if (logprobs != nullptr) note_logprob(team, s, logprobs, i, draft.token);
+      ratio = next_ratio(s, ratio, draft, &path.status);
+      s.append(team, draft.token);
     }
     bool all = i == drafts && ratio > 0.0f;
     if (all && drafts > 0) {
@@ -52,7 +88,10 @@ struct BlockRule {
 
     // The row may be open, but its edits have seen the draft after it.
     if constexpr (State::kHasEdits) s.row.row.edits.truncate_path(kept);
-    if (opened != kept) open_row(team, s, path, kept);
+    if (opened != kept) {
+      s.open(team, kept);
+      path.status |= s.row.status;
+    }
     // A bad id is met once all drafts before it are kept, by a row that could go on.
     if (all && drafts < last && s.row.kind != kUnusableRow) path.status |= kBadToken;
     Drawn next = finish(team, s, q, kept, all, kept_ratio);
@@ -67,11 +106,20 @@ struct BlockRule {
   }
 
  private:
-  template <class Team, class State>
-  SPECFAST_HD static void open_row(Team& team, State& s, Path& path, int32_t row) {
-    s.open(team, row);
-    path.status |= s.row.status;
-  }
+  // One draft as its row and q know it.
+  struct Draft {
+    int32_t token;
+    float value;
+    float q;
+    bool is_bad;
+
+    template <class State>
+    SPECFAST_HD static Draft of(const State& s, const ProposalRow& row, int32_t token) {
+      Draft draft{token, s.row.row.value(token), 0.0f, false};
+      draft.q = row.base(token, &draft.is_bad) * row.factor();
+      return draft;
+    }
+  };
 
   template <class Team, class State>
   SPECFAST_HD static void note_logprob(Team& team, State& s, float* logprobs, int32_t at,
@@ -82,43 +130,48 @@ struct BlockRule {
 
   template <class State>
   SPECFAST_HD static auto rest_of(const State& s, const ProposalRow& q, float ratio) {
-    float p_factor = inverse_mass(s.row.mass);
-    float q_factor = q.factor();
-    return [&s, &q, ratio, p_factor, q_factor](int32_t id, float value) {
-      float weight = s.row.weight_of(id, value);
-      if (weight == 0.0f) return 0.0f;
-      float rest = fmaf(ratio, weight * p_factor, -(q.base(id) * q_factor));
-      return rest > 0.0f ? rest : 0.0f;
-    };
+    return BlockResidualWeights{s.row.kept, q, ratio, inverse_mass(s.row.mass), q.factor()};
   }
 
-  // Mass of max(r p - q, 0). On a point mass q counts as sure of its draft.
+  // Whether the coin of the first `i` drafts is below Z / (Z + 1 - r), where Z is the mass of
+  // max(r p - q, 0) in the row at hand. On a point mass q counts as sure of its draft.
   template <class Team, class State>
-  SPECFAST_HD static uint64_t residual_mass(Team& team, State& s, const ProposalRow& q, float ratio,
-                                            int32_t draft) {
-    if (s.row.kind == kPointMass) return draft == s.row.argmax ? 0 : to_mass(ratio);
-    return s.row.sum(team, rest_of(s, q, ratio));
+  SPECFAST_HD static bool confirms(Team& team, State& s, const ProposalRow& q, int32_t i,
+                                   float ratio, Draft draft) {
+    double coin = s.accept_coin(i - 1, 0, i - 1).value();
+    double missing = 1.0 - static_cast<double>(ratio);
+    auto excess = [&](double z) { return z - coin * (z + missing); };  // grows with z
+    if (s.row.kind == kPointMass) {
+      return excess(as_share(draft.token == s.row.argmax ? 0 : to_mass(ratio))) > 0.0;
+    }
+    // Two tokens often decide: Z is at least what they have of it, and at most what they leave of r
+    // in min(r p, q). Both to within all roundings of a sum over 2^20 tokens.
+    constexpr double kSumError = 1e-5;
+    constexpr double kError = 1e-9;
+    auto weights = rest_of(s, q, ratio);
+    uint64_t least = to_mass(weights.one(draft.token, draft.value));
+    double most = static_cast<double>(ratio) - weights.overlap(draft.token, draft.value);
+    if (draft.token != s.row.argmax) {
+      float best = s.row.kept.weights.max;
+      least += to_mass(weights.one(s.row.argmax, best));
+      most -= weights.overlap(s.row.argmax, best);
+    }
+    if (excess(as_share(least)) > kError) return true;
+    if (excess(most + kSumError) < -kError) return false;
+    double z = as_share(s.row.sum(team, weights));
+    return coin * (z + missing) < z;
+  }
+  SPECFAST_HD static double as_share(uint64_t mass) {
+    return static_cast<double>(mass) * static_cast<double>(kInverseMassScale);
   }
 
-  // Whether the coin of the first `i` drafts is below Z / (Z + 1 - r).
   template <class State>
-  SPECFAST_HD static bool confirms(State& s, int32_t i, uint64_t residual, float ratio) {
-    Fraction coin = s.accept_coin(i - 1, 0, i - 1);
-    double z = static_cast<double>(residual) * static_cast<double>(kInverseMassScale);
-    double whole = z + (1.0 - static_cast<double>(ratio));
-    return coin.value() * whole < z;
-  }
-
-  template <class State>
-  SPECFAST_HD static float next_ratio(const State& s, const ProposalRow& q, float ratio,
-                                      int32_t draft, int32_t* status) {
-    if (s.row.kind == kPointMass) return draft == s.row.argmax ? ratio : 0.0f;
-    bool bad;
-    float q_draft = q.base(draft, &bad) * q.factor();
-    if (bad) *status |= kBadQ;
-    if (!(q_draft > 0.0f)) return 0.0f;
-    float p_draft = s.row.weight_of(draft, s.row.row.value(draft)) * inverse_mass(s.row.mass);
-    float next = ratio * p_draft / q_draft;
+  SPECFAST_HD static float next_ratio(const State& s, float ratio, Draft draft, int32_t* status) {
+    if (s.row.kind == kPointMass) return draft.token == s.row.argmax ? ratio : 0.0f;
+    if (draft.is_bad) *status |= kBadQ;
+    if (!(draft.q > 0.0f)) return 0.0f;
+    float p = s.row.weight_of(draft.token, draft.value) * inverse_mass(s.row.mass);
+    float next = ratio * p / draft.q;
     return next < 1.0f ? next : 1.0f;
   }
 

@@ -123,6 +123,19 @@ class BlockTeam {
     *total = __shfl_sync(~0u, running, 31);
     return running - value;
   }
+  __device__ uint64_t from_lane(uint64_t value, int lane) { return __shfl_sync(~0u, value, lane); }
+  __device__ Place locate_lane(uint64_t size, uint64_t at) {
+    uint64_t total;
+    uint64_t before = lane_prefix(size, &total);
+    unsigned hit = __ballot_sync(~0u, at >= before && at - before < size);
+    if (hit == 0) return {-1, at - total};
+    int lane = __ffs(hit) - 1;
+    return {lane, at - __shfl_sync(~0u, before, lane)};
+  }
+  template <class SizeOf>
+  __device__ Place locate(int n, const SizeOf& size_of, uint64_t at) {
+    return locate_lane(lane() < n ? size_of(lane()) : 0, at);
+  }
   // Among the best few of each warp, 32 in all: a little lower than the n-th of all, and cheap.
   __device__ uint32_t lower_bound_of_nth(uint32_t order, int n) {
     __shared__ uint32_t best[32];

@@ -20,12 +20,19 @@ __device__ inline uint32_t remote_address(const void* pointer, int part) {
   return address;
 }
 
+__device__ inline void init_counter(uint64_t* counter, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(counter)),
+               "r"(arrivals));
+}
+// After init_counter, before anything counts.
+__device__ inline void fence_counters() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
 // By one thread, before the cluster barrier after which others post.
 __device__ inline void init_exchange(uint64_t* counters) {
-  for (int turn = 0; turn < 2; ++turn) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&counters[turn])));
-  }
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  for (int turn = 0; turn < 2; ++turn) init_counter(&counters[turn], 1);
+  fence_counters();
 }
 
 __device__ inline void post_word(uint32_t remote_word, uint64_t value, uint32_t remote_counter) {

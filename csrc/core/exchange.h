@@ -8,8 +8,8 @@ namespace specfast {
 template <class Team>
 SPECFAST_HD uint64_t sum_of_parts(const Team& team, const uint64_t* words) {
   uint64_t sum = 0;
-  SPECFAST_UNROLL_BY_4
-  for (int part = 0; part < team.parts(); ++part) sum += words[part];
+  SPECFAST_UNROLL
+  for (int part = 0; part < kMaxParts; ++part) sum += part < team.parts() ? words[part] : 0;
   return sum;
 }
 
@@ -39,6 +39,20 @@ class Exchange {
     }
     team.collect(kWords * team.parts(), turn_);
     return slot;
+  }
+
+  // One subgroup of the whole team has a word, the same on its lanes; all get it. The call before
+  // and the call after are others, in which every part gives something.
+  template <class Team>
+  SPECFAST_HD uint64_t tell(Team& team, bool has_word, uint64_t word) {
+    uint64_t* slot = next_slot(team);
+    if (has_word) {
+      for (int part = team.lane(); part < team.parts(); part += team.lanes()) {
+        team.post(part, slot, word, turn_);
+      }
+    }
+    team.collect(1, turn_);
+    return *slot;
   }
 
   // Every part gives its n_mine words as number `first` and following of `all`, which has n_all

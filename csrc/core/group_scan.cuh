@@ -6,6 +6,15 @@
 
 namespace specfast {
 
+// NaN does not count.
+template <class T>
+__device__ float largest_number(const LogitGroup<T>& group) {
+  const uint4* vectors = reinterpret_cast<const uint4*>(&group);
+  float largest = RowVector<T>::max_number(vectors[0]);
+  constexpr int kVectors = sizeof(LogitGroup<T>) / sizeof(uint4);
+  return kVectors == 1 ? largest : fmaxf(largest, RowVector<T>::max_number(vectors[kVectors - 1]));
+}
+
 // Rare, so out of line, and by value, so that neither has to lie in memory for it.
 template <class Row, class Team>
 __device__ __noinline__ uint64_t largest_beside_nan(Row row, Team team) {
@@ -16,18 +25,17 @@ __device__ __noinline__ uint64_t largest_beside_nan(Row row, Team team) {
   return key;
 }
 
-// LogitRow::largest where groups need no edits: whole vectors are compared, the best one stays in
-// registers, and the id within it is looked up once.
+// LogitRow::largest where groups need no edits: whole vectors are compared, and the id within the
+// best one is looked up once.
 template <class Row, class Team>
 __device__ KeyFlag largest_of_groups(Row& row, Team& team) {
   using T = typename Row::Element;
   using Vector = RowVector<T>;
   constexpr int kVectors = sizeof(LogitGroup<T>) / sizeof(uint4);
   float best = -INFINITY;
-  uint4 best_vector = make_uint4(0, 0, 0, 0);
   int32_t best_id = 0;
   bool has_nan = false;
-  row.for_each_stored_group(team, [&](int32_t id, const LogitGroup<T>& group) {
+  row.for_each_arriving_group(team, [&](int32_t id, const LogitGroup<T>& group) {
     const uint4* vectors = reinterpret_cast<const uint4*>(&group);
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
@@ -35,15 +43,18 @@ __device__ KeyFlag largest_of_groups(Row& row, Team& team) {
       has_nan |= largest != largest;
       if (largest > best) {
         best = largest;
-        best_vector = vectors[k];
         best_id = id + k * Vector::kElements;
       }
     }
   });
-  uint64_t key = argmax_key(best, best_id + Vector::first_equal(best_vector, best));
   // A NaN hides the rest of its vector.
-  if (has_nan) key = largest_beside_nan(row, team);
-  return {key, has_nan};
+  if (has_nan) return {largest_beside_nan(row, team), true};
+  LogitGroup<T> group = row.stored_group(best_id / kGroupIds);
+  uint4 best_vector = reinterpret_cast<const uint4*>(&group)[0];
+  if (kVectors == 2 && best_id % kGroupIds != 0) {
+    best_vector = reinterpret_cast<const uint4*>(&group)[kVectors - 1];
+  }
+  return {argmax_key(best, best_id + Vector::first_equal(best_vector, best)), false};
 }
 
 }  // namespace specfast

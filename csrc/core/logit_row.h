@@ -9,7 +9,8 @@
 namespace specfast {
 
 // Rows are read in groups of eight neighbouring ids. A part owns a range of groups and each of its
-// threads a run of them, so that threads in order hold ids in order.
+// subgroups a range of those, so that subgroups in order hold ids in order; the lanes of a subgroup
+// take its groups in turn.
 constexpr int kGroupIds = 8;
 
 // Eight logits as they lie in memory.
@@ -58,46 +59,64 @@ class LogitRow {
     if (kEdited) edits.place(arena, vocab_size_, max_path);
   }
 
-  // This part's and this thread's share of every row.
+  // This part's and this subgroup's share of every row.
   template <class Team>
   SPECFAST_HD void divide(const Team& team) {
     groups_ = GroupRange::of(vocab_size_, team.part(), team.parts());
-    // An odd run keeps threads that step through their runs together in different banks.
-    run_ = ceil_div(groups_.size(), static_cast<int32_t>(team.size())) | 1;
+    of_subgroup_ = ceil_div(groups_.size(), static_cast<int32_t>(team.subgroups()));
+    mine_ = subgroup_range(team.subgroup());
+#if defined(__CUDA_ARCH__)
+    batch_ = ceil_div(ceil_div(of_subgroup_, team.lanes()), BatchedCopy::kBatches) * team.lanes();
+    BatchedCopy::init();
+#endif
   }
 
-  // Asks for the row; `ready` waits for it. No thread looks at the row before any more.
+  // Asks for the row; `largest` waits for it. No thread looks at the row before any more.
   template <class Team>
   SPECFAST_HD void open(const Team& team, const T* data) {
     data_ = data;
     aligned_ = reinterpret_cast<uintptr_t>(data) % 16 == 0;
-    int32_t kept = min_of(groups_.size(), kept_groups_);
-    SPECFAST_NO_UNROLL
-    for (int32_t group = team.rank(); group < kept; group += team.size()) {
-      fetch(&kept_[group], (groups_.begin + group) * kGroupIds);
-    }
-  }
-  template <class Team>
-  SPECFAST_HD void ready(Team& team) {
 #if defined(__CUDA_ARCH__)
-    wait_for_copies();
+    turn_ ^= 1;
+    if (team.lane() == 0) {
+      SPECFAST_NO_UNROLL
+      for (int i = 0; i < BatchedCopy::kBatches; ++i) {
+        GroupRange batch = copied_groups(batch_range(i));
+        BatchedCopy::start(i, kept_ + batch.begin, data + first_id(batch.begin),
+                           batch.size() * static_cast<int>(sizeof(LogitGroup<T>)));
+      }
+    }
+    int32_t copied = copied_groups(mine_).end;
+#else
+    int32_t copied = mine_.begin;
 #endif
-    team.sync_part();  // the groups of all threads are there
+    if (copied == min_of(mine_.end, kept_groups_)) return;
+    for_each_in(team, mine_, [&](int32_t group) {
+      if (group >= copied && group < kept_groups_) kept_[group] = load(first_id(group));
+    });
   }
 
   SPECFAST_HD int32_t vocab_size() const { return vocab_size_; }
 
-  // Groups of this thread, numbered within the part; their ids begin at first_id(run.begin).
-  template <class Team>
-  SPECFAST_HD GroupRange run(const Team& team) const {
-    int32_t begin = min_of(team.rank() * run_, groups_.size());
-    return {begin, min_of(begin + run_, groups_.size())};
+  // Groups of a subgroup, numbered within the part; their ids begin at first_id(begin).
+  SPECFAST_HD GroupRange subgroup_range(int subgroup) const {
+    int32_t begin = min_of(subgroup * of_subgroup_, groups_.size());
+    return {begin, min_of(begin + of_subgroup_, groups_.size())};
   }
   SPECFAST_HD int32_t first_id(int32_t group) const { return (groups_.begin + group) * kGroupIds; }
 
   SPECFAST_HD float raw_value(int32_t id) const { return to_float(data_[id]); }
   SPECFAST_HD float value(int32_t id) const {
     float value = raw_value(id);
+    if constexpr (kEdited) value = edits.apply(id, value);
+    return value;
+  }
+
+  // The same of a token of this part.
+  SPECFAST_HD float stored_value(int32_t id) const {
+    int32_t group = id / kGroupIds - groups_.begin;
+    float value =
+        group < kept_groups_ ? to_float(kept_[group].values[id % kGroupIds]) : raw_value(id);
     if constexpr (kEdited) value = edits.apply(id, value);
     return value;
   }
@@ -113,7 +132,8 @@ class LogitRow {
     });
   }
 
-  // This thread's best key, and whether one of its values is NaN.
+  // This thread's best key, and whether one of its values is NaN. Comes before any other look at
+  // the groups, and leaves them readable for this thread, for others after a barrier.
   template <class Team>
   SPECFAST_HD KeyFlag largest(Team& team) {
 #if defined(__CUDA_ARCH__)
@@ -122,7 +142,10 @@ class LogitRow {
     float best = -INFINITY;
     int32_t best_id = 0;
     bool has_nan = false;
-    for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
+    for_each_arriving_group(team, [&](int32_t id, const LogitGroup<T>& group) {
+      float values[kGroupIds];
+      unpack(group, values);
+      edit(id, values);
       SPECFAST_UNROLL
       for (int i = 0; i < kGroupIds; ++i) {
         has_nan |= values[i] != values[i];
@@ -145,25 +168,80 @@ class LogitRow {
     });
   }
 
+  // This thread's groups that may hold a value from `lowest` up.
+  template <class Team, class Visit>
+  SPECFAST_HD void for_each_high_group(Team& team, float lowest, Visit visit) const {
+    for_each_stored_group(team, [&](int32_t id, const LogitGroup<T>& group) {
+      float values[kGroupIds];
+#if defined(__CUDA_ARCH__)
+      if constexpr (!kEdited) {
+        if (!(largest_number(group) >= lowest)) return;  // as nearly all groups
+      }
+#endif
+      unpack(group, values);
+      edit(id, values);
+      visit(id, values);
+    });
+  }
+
   // The same as they lie in memory: visit(first_id, LogitGroup).
   template <class Team, class Visit>
   SPECFAST_HD void for_each_stored_group(Team& team, Visit visit) const {
-    GroupRange mine = run(team);
+    for_each_in(team, mine_, [&](int32_t group) { visit(first_id(group), stored(group)); });
+  }
+  // While they arrive.
+  template <class Team, class Visit>
+  SPECFAST_HD void for_each_arriving_group(Team& team, Visit visit) const {
+#if defined(__CUDA_ARCH__)
     SPECFAST_NO_UNROLL
-    for (int32_t group = mine.begin; group < mine.end; ++group) {
-      int32_t id = first_id(group);
-      visit(id, group < kept_groups_ ? kept_[group] : load(id));
+    for (int i = 0; i < BatchedCopy::kBatches; ++i) {
+      BatchedCopy::wait(i, turn_);
+      for_each_in(team, batch_range(i),
+                  [&](int32_t group) { visit(first_id(group), stored(group)); });
     }
+#else
+    for_each_stored_group(team, visit);
+#endif
+  }
+
+  // Group number `index` of the row, of this part's or any.
+  SPECFAST_HD LogitGroup<T> stored_group(int32_t index) const {
+    int32_t group = index - groups_.begin;
+    return group >= 0 && group < groups_.size() ? stored(group) : load(index * kGroupIds);
   }
 
   // The values of one group of this part.
   SPECFAST_HD void group_values(int32_t group, float (&values)[kGroupIds]) const {
-    int32_t id = first_id(group);
-    unpack(group < kept_groups_ ? kept_[group] : load(id), values);
-    edit(id, values);
+    unpack(stored(group), values);
+    edit(first_id(group), values);
   }
 
  private:
+#if defined(__CUDA_ARCH__)
+  // Number i of the batches of this subgroup's groups.
+  __device__ GroupRange batch_range(int i) const {
+    int32_t begin = min_of(mine_.begin + i * batch_, mine_.end);
+    return {begin, min_of(begin + batch_, mine_.end)};
+  }
+  // Those that a copy brings: whole, and with room.
+  __device__ GroupRange copied_groups(GroupRange range) const {
+    int32_t whole = aligned_ ? vocab_size_ / kGroupIds - groups_.begin : 0;
+    int32_t end = clamp_to(min_of(whole, kept_groups_), range.begin, range.end);
+    return {range.begin, end};
+  }
+#endif
+  template <class Team, class Visit>
+  SPECFAST_HD static void for_each_in(const Team& team, GroupRange range, Visit visit) {
+    SPECFAST_NO_UNROLL
+    for (int32_t group = range.begin + team.lane(); group < range.end; group += team.lanes()) {
+      visit(group);
+    }
+  }
+
+  SPECFAST_HD LogitGroup<T> stored(int32_t group) const {
+    return group < kept_groups_ ? kept_[group] : load(first_id(group));
+  }
+
   SPECFAST_HD static T minus_infinity() {
     if constexpr (std::is_same_v<T, float>) {
       return -INFINITY;
@@ -183,17 +261,6 @@ class LogitRow {
     if constexpr (kEdited) {
       if (id < vocab_size_) edits.apply(id, values);
     }
-  }
-
-  // Brings a group to scratch, perhaps only after `ready`.
-  SPECFAST_HD void fetch(LogitGroup<T>* target, int32_t id) const {
-#if defined(__CUDA_ARCH__)
-    if (is_whole(id)) {
-      copy_to_shared<sizeof(LogitGroup<T>)>(target, data_ + id);
-      return;
-    }
-#endif
-    *target = load_one_by_one(data_, id, vocab_size_);
   }
 
   // Whether a group can be read as vectors.
@@ -227,7 +294,10 @@ class LogitRow {
   int32_t kept_groups_;
   LogitGroup<T>* kept_ = nullptr;  // scratch [kept_groups]
   GroupRange groups_{0, 0};        // of this part
-  int32_t run_ = 1;                // groups of a thread
+  GroupRange mine_{0, 0};          // of this subgroup, numbered within the part
+  int32_t of_subgroup_ = 0;        // groups of each subgroup
+  int32_t batch_ = 0;              // groups of a subgroup that arrive together
+  int turn_ = 1;                   // of the copies
   bool aligned_ = false;
 };
 

@@ -35,7 +35,7 @@ SPECFAST_HD float token_logprob(Team& team, Row& row, int32_t token, bool proces
   if (processed) {
     if (row.kind == kPointMass) return 0.0f;
     if (row.kind == kUnusableRow) return -INFINITY;
-    return log_probability(row.row.value(token), row.weights.max, scale, row.mass);
+    return log_probability(row.row.value(token), row.kept.weights.max, scale, row.mass);
   }
   typename Row::RawRow raw{};
   out_of_line(row, team, [&raw](Row& self, Team& in) { raw = self.raw(in); });

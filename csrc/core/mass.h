@@ -35,10 +35,12 @@ SPECFAST_HD float bits_float(uint32_t bits) {
 #endif
 }
 
-// 2^t for t in [-40, 0], 0 below and for NaN; with IEEE operations only, the same on every device.
-// Relative error below 2e-7.
-SPECFAST_HD float exp2_or_zero(float t) {
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+// 2^(t + kShift) for t in [-41, 0], with IEEE operations only, the same on every device. Relative
+// error below 2e-7.
+template <int kShift>
+SPECFAST_HD float shifted_exp2(float t) {
+  // 1.5 * 2^23: adding it rounds to an integer. kShift is even, so ties round the same way.
+  constexpr float kRound = 12582912.0f + kShift;
   float shifted = t + kRound;
   float f = t - (shifted - kRound);
   float y = fmaf(0x1.5bba08p-10f, f, 0x1.3cea8ap-7f);
@@ -47,7 +49,12 @@ SPECFAST_HD float exp2_or_zero(float t) {
   y = fmaf(y, f, 0x1.62e42ap-1f);
   y = fmaf(y, f, 1.0f);
   uint32_t exponent = float_bits(shifted) << 23;  // the constant leaves no bit of its own
-  float power = bits_float(float_bits(y) + exponent);
+  return bits_float(float_bits(y) + exponent);
+}
+
+// 2^t for t in [-40, 0], 0 below and for NaN.
+SPECFAST_HD float exp2_or_zero(float t) {
+  float power = shifted_exp2<0>(t);
   return t >= -static_cast<float>(kMassBits) ? power : 0.0f;
 }
 
@@ -81,6 +88,11 @@ struct Weights {
 
   SPECFAST_HD static float scale2_of(float scale) { return scale * 0x1.715476p+0f; }
   SPECFAST_HD float weight(float value) const { return exp2_or_zero((value - max) * scale2); }
+  // 2^20 * weight; a positive number below 2^-20 where that is 0.
+  SPECFAST_HD float positive_weight_2_20(float value) const {
+    constexpr float kLowest = -static_cast<float>(kMassBits) - 1.0f;
+    return shifted_exp2<20>(fmaxf((value - max) * scale2, kLowest));
+  }
   SPECFAST_HD uint64_t mass(float value) const { return to_mass(weight(value)); }
 };
 

@@ -19,6 +19,8 @@ class ProposalRow {
     exists_ =
         row >= 0 && row < p_.num_rows && (p_.row_of_node != nullptr || node < p_.rows_per_request);
     row_ = exists_ ? row : 0;
+    is_vector_ = exists_ && p_.d2t == nullptr && p_.sparse_values == nullptr &&
+                 reinterpret_cast<uintptr_t>(first_element()) % 16 == 0;
     factor_ = 1.0f;
     if (p_.records == nullptr || !exists_) return;
     record_ = p_.records[row_];
@@ -48,7 +50,67 @@ class ProposalRow {
     return legal(p_.probs[row_ * p_.probs_stride + column], bad);
   }
 
+  // The bases of eight neighbouring tokens, the first id a multiple of eight.
+  SPECFAST_HD void bases(int32_t first_id, float (&out)[kGroupIds]) const {
+    if (!is_vector_ || first_id + kGroupIds > p_.vocab_size) {
+      FloatGroup group = bases_one_by_one(*this, first_id);
+      SPECFAST_UNROLL
+      for (int i = 0; i < kGroupIds; ++i) out[i] = group.values[i];
+      return;
+    }
+    if (!has_record()) {
+      load_group(static_cast<const float*>(p_.probs) + row_ * p_.probs_stride + first_id, out);
+      bool ignored;
+      SPECFAST_UNROLL
+      for (int i = 0; i < kGroupIds; ++i) out[i] = legal(out[i], &ignored);
+      return;
+    }
+    int64_t at = row_ * p_.logits_stride + first_id;
+    if (p_.logits_type == FloatType::kFloat32) {
+      load_group(static_cast<const float*>(p_.logits) + at, out);
+    } else if (p_.logits_type == FloatType::kBFloat16) {
+      load_group(static_cast<const BFloat16*>(p_.logits) + at, out);
+    } else {
+      load_group(static_cast<const Float16*>(p_.logits) + at, out);
+    }
+    SPECFAST_UNROLL
+    for (int i = 0; i < kGroupIds; ++i) out[i] = record_weight(first_id + i, out[i]);
+  }
+
  private:
+  struct FloatGroup {
+    float values[kGroupIds];
+  };
+  SPECFAST_HD_OUTLINED static FloatGroup bases_one_by_one(ProposalRow row, int32_t first_id) {
+    FloatGroup out;
+    for (int i = 0; i < kGroupIds; ++i) out.values[i] = row.base(first_id + i);
+    return out;
+  }
+
+  template <class T>
+  SPECFAST_HD static void load_group(const T* data, float (&out)[kGroupIds]) {
+    LogitGroup<T> group;
+#if defined(__CUDA_ARCH__)
+    uint4* words = reinterpret_cast<uint4*>(&group);
+    SPECFAST_UNROLL
+    for (size_t i = 0; i < sizeof(group) / sizeof(uint4); ++i) {
+      words[i] = __ldg(reinterpret_cast<const uint4*>(data) + i);
+    }
+#else
+    memcpy(&group, data, sizeof(group));
+#endif
+    SPECFAST_UNROLL
+    for (int i = 0; i < kGroupIds; ++i) out[i] = to_float(group.values[i]);
+  }
+
+  SPECFAST_HD int element_bytes() const {
+    return has_record() && p_.logits_type != FloatType::kFloat32 ? 2 : 4;
+  }
+  SPECFAST_HD const void* first_element() const {
+    if (!has_record()) return p_.probs + row_ * p_.probs_stride;
+    return static_cast<const char*>(p_.logits) + row_ * p_.logits_stride * element_bytes();
+  }
+
   SPECFAST_HD static float legal(float q, bool* bad) {
     constexpr float kRoundedUp = 1.0f + 5e-4f;
     if (q >= 0.0f && q <= 1.0f) return q;
@@ -105,6 +167,7 @@ class ProposalRow {
   const ProposalParams& p_;
   int64_t row_ = 0;
   bool exists_ = false;
+  bool is_vector_ = false;  // groups can be read as vectors
   RowRecord record_{};
   Weights weights_{};
   float factor_ = 1.0f;

@@ -19,17 +19,66 @@ struct Residual {
   int32_t* tried = nullptr;  // scratch [N] token of each level
   int32_t count = 0;
 
-  SPECFAST_HD float rest(int32_t id, float p, float base) const {
+  // For tokens with ids from `id` on: p becomes what is left of it.
+  template <int kTokens>
+  SPECFAST_HD void reduce(int32_t id, float (&p)[kTokens], float (&base)[kTokens]) const {
+    SPECFAST_NO_UNROLL
     for (int32_t j = 0; j < count; ++j) {
-      float q = base * levels[j].q_factor;
-      for (int32_t i = 0; i < j; ++i) {
-        if (tried[i] == id) q = 0.0f;
+      Level level = levels[j];
+      float scale = j + 1 < count ? level.scale : 1.0f;
+      int32_t gone = tried[j] - id;
+      SPECFAST_UNROLL
+      for (int k = 0; k < kTokens; ++k) {
+        float rest = p[k] - base[k] * level.q_factor;
+        p[k] = rest > 0.0f ? rest * scale : 0.0f;
+        base[k] = k == gone ? 0.0f : base[k];
       }
-      p = p - q;
-      p = p > 0.0f ? p : 0.0f;
-      if (j + 1 < count) p = p * levels[j].scale;
     }
-    return p;
+  }
+  SPECFAST_HD float rest(int32_t id, float p_token, float base_of_token) const {
+    float p[1] = {p_token};
+    float base[1] = {base_of_token};
+    reduce(id, p, base);
+    return p[0];
+  }
+};
+
+// The residual as weights of an ordinary row's tokens.
+struct ResidualWeights {
+  KeptWeights kept;
+  const ProposalRow& q;
+  const Residual& residual;
+  float p_factor;
+
+  SPECFAST_HD float one(int32_t id, float value) const {
+    float weight = kept.one(id, value);
+    return weight == 0.0f ? 0.0f : residual.rest(id, weight * p_factor, q.base(id));
+  }
+  SPECFAST_HD void group(int32_t id, const float (&values)[kGroupIds],
+                         float (&out)[kGroupIds]) const {
+    float base[kGroupIds];
+    q.bases(id, base);
+    SPECFAST_UNROLL
+    for (int i = 0; i < kGroupIds; ++i) out[i] = kept.one(id + i, values[i]) * p_factor;
+    residual.reduce(id, out, base);
+  }
+  SPECFAST_HD uint64_t group_mass(int32_t id, const float (&values)[kGroupIds]) const {
+    return mass_of_group(*this, id, values);
+  }
+};
+
+// q itself as weights of a row's tokens.
+struct ProposalWeights {
+  const ProposalRow& q;
+  int32_t vocab_size;  // of the target
+
+  SPECFAST_HD void group(int32_t id, const float (&)[kGroupIds], float (&out)[kGroupIds]) const {
+    q.bases(id, out);
+    SPECFAST_UNROLL
+    for (int i = 0; i < kGroupIds; ++i) out[i] = id + i < vocab_size ? out[i] : 0.0f;
+  }
+  SPECFAST_HD uint64_t group_mass(int32_t id, const float (&values)[kGroupIds]) const {
+    return mass_of_group(*this, id, values);
   }
 };
 
@@ -39,11 +88,32 @@ struct RejectionRule {
 
   Residual residual;
   uint64_t residual_mass = 0;
+  ProposalRow q;  // of the node at hand
+  struct Base {
+    float value;
+    bool is_bad;
+  };
+  Base* bases = nullptr;  // scratch [N], of the children
+
+  SPECFAST_HD explicit RejectionRule(const SampledAcceptParams& p) : q(p.proposal) {}
 
   template <class Arena>
   SPECFAST_HD void place(Arena& arena, const SampledAcceptParams& p) {
     residual.levels = arena.template scratch<Residual::Level>(p.accept.num_nodes);
     residual.tried = arena.template scratch<int32_t>(p.accept.num_nodes);
+    bases = arena.template scratch<Base>(p.accept.num_nodes);
+  }
+
+  // Asks for what q says of the children while the row comes. A barrier follows before `choose`.
+  template <class Team, class State>
+  SPECFAST_HD void look_ahead(const Team& team, const State& s, int32_t node) {
+    q.open(s.b, node, s.p.accept.num_nodes);
+    SPECFAST_NO_UNROLL
+    for (int32_t i = team.rank(); i < s.children.count; i += team.size()) {
+      int32_t token = s.children.tokens[i];
+      Base& base = bases[i];
+      if (token != kNoToken) base.value = q.base(token, &base.is_bad);
+    }
   }
 
   template <class Team, class State>
@@ -56,8 +126,6 @@ struct RejectionRule {
     const DraftChildren& children = s.children;
     residual.count = 0;
     if (s.row.kind != kOrdinaryRow) return s.child_with(s.row.argmax, status);
-    ProposalRow q(s.p.proposal);
-    q.open(s.b, node, s.p.accept.num_nodes);
     float p_factor = inverse_mass(s.row.mass);
     float q_factor = q.factor();
     uint64_t q_left = 0;
@@ -67,10 +135,9 @@ struct RejectionRule {
         *status |= kBadToken;
         continue;
       }
-      if (residual.count > 0) q_factor = next_q_factor(team, s, q, &q_left);
-      bool bad;
-      float base = q.base(token, &bad);
-      if (bad) *status |= kBadQ;
+      if (residual.count > 0) q_factor = next_q_factor(team, s, &q_left);
+      float base = bases[i].value;
+      if (bases[i].is_bad) *status |= kBadQ;
       float q_token = base * q_factor;
       for (int32_t j = 0; j < residual.count; ++j) {
         if (residual.tried[j] == token) q_token = 0.0f;
@@ -81,7 +148,7 @@ struct RejectionRule {
       Fraction coin = s.accept_coin(node, i, children.nodes[i] - 1);
       double scaled = coin.value() * q_token;
       if (q_token > 0.0f && p_token > 0.0f && scaled < p_token) return i;
-      reject(team, s, q, p_factor, token, q_factor);
+      reject(team, s, p_factor, token, q_factor);
     }
     *status |= children.end_status;
     return -1;
@@ -92,24 +159,18 @@ struct RejectionRule {
     auto target = [&](uint64_t total) { return s.final_target(node, total); };
     if (residual.count == 0) return s.row.draw(team, Exclusions{}, target);
     if (residual_mass == 0) return {s.row.last_kept(team), kZeroResidual};
-    ProposalRow q(s.p.proposal);
-    q.open(s.b, node, s.p.accept.num_nodes);
     float p_factor = inverse_mass(s.row.mass);
-    return {s.row.find(team, rest_of(s, q, p_factor), target(residual_mass)), kStatusOk};
+    return {s.row.find(team, rest_of(s, p_factor), target(residual_mass)), kStatusOk};
   }
 
  private:
   template <class State>
-  SPECFAST_HD auto rest_of(const State& s, const ProposalRow& q, float p_factor) const {
-    return [&s, &q, p_factor, this](int32_t id, float value) {
-      float weight = s.row.weight_of(id, value);
-      return weight == 0.0f ? 0.0f : residual.rest(id, weight * p_factor, q.base(id));
-    };
+  SPECFAST_HD auto rest_of(const State& s, float p_factor) const {
+    return ResidualWeights{s.row.kept, q, residual, p_factor};
   }
 
   template <class Team, class State>
-  SPECFAST_HD void reject(Team& team, State& s, const ProposalRow& q, float p_factor, int32_t token,
-                          float q_factor) {
+  SPECFAST_HD void reject(Team& team, State& s, float p_factor, int32_t token, float q_factor) {
     team.sync_part();  // the levels before have been looked at
     if (team.rank() == 0) {
       residual.tried[residual.count] = token;
@@ -117,22 +178,20 @@ struct RejectionRule {
     }
     ++residual.count;
     team.sync_part();  // the level is written
-    residual_mass = s.row.sum(team, rest_of(s, q, p_factor));
+    residual_mass = s.row.sum(team, rest_of(s, p_factor));
     if (team.rank() == 0) residual.levels[residual.count - 1].scale = inverse_mass(residual_mass);
     team.sync_part();  // its scale is written
   }
 
   // The factor of q without the tokens tried so far.
   template <class Team, class State>
-  SPECFAST_HD float next_q_factor(Team& team, State& s, const ProposalRow& q, uint64_t* left) {
+  SPECFAST_HD float next_q_factor(Team& team, State& s, uint64_t* left) {
     bool masses_are_weights = q.has_record();
     if (residual.count == 1) {
       *left = q.record_mass();
       if (!masses_are_weights) {
-        auto base_of = [&](int32_t id, float) {
-          return id < s.p.accept.vocab_size ? q.base(id) : 0.0f;
-        };
-        *left = s.row.masses.sum(team, s.row.exchange, s.row.row, base_of);
+        *left = s.row.masses.sum(team, s.row.exchange, s.row.row,
+                                 ProposalWeights{q, s.p.accept.vocab_size});
       }
     }
     int32_t last = residual.count - 1;

@@ -22,17 +22,14 @@ class RowCandidates {
   }
 
   // Collects the tokens from value `lowest` up for which is_candidate(id, value), and gives each
-  // the mass of weight_of(value); false, and no candidates, if they are more than kMost.
+  // the mass of weight_of(value); of more than `limit` only the best. False, and no candidates, if
+  // they are more than kMost.
   template <class Team, class Row, class Predicate, class WeightOf>
-  SPECFAST_HD bool collect(Team& team, Exchange& exchange, Row& row, float lowest,
+  SPECFAST_HD bool collect(Team& team, Exchange& exchange, Row& row, float lowest, int32_t limit,
                            Predicate is_candidate, WeightOf weight_of) {
     if (team.rank() == 0) *counter_ = 0;
     team.sync_part();  // cleared before threads count; the last list has been looked at
-    row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
-      float largest = values[0];
-      SPECFAST_UNROLL
-      for (int i = 1; i < kGroupIds; ++i) largest = fmaxf(largest, values[i]);
-      if (!(largest >= lowest)) return;  // as nearly all groups
+    row.for_each_high_group(team, lowest, [&](int32_t id, const float (&values)[kGroupIds]) {
       SPECFAST_UNROLL
       for (int i = 0; i < kGroupIds; ++i) {
         if (!(values[i] >= lowest) || !is_candidate(id + i, values[i])) continue;
@@ -55,6 +52,7 @@ class RowCandidates {
     if (count_ > kMost) return false;
     exchange.gather_list(team, part_keys_, mine, first, unsorted_, count_);
     sort(team);
+    truncate(min_of(count_, limit));
     add_up(team, weight_of);
     return true;
   }
@@ -89,12 +87,12 @@ class RowCandidates {
   SPECFAST_HD void truncate(int32_t count) { count_ = count; }
 
   // As RowMasses::sum and find.
-  template <class Team, class WeightOf>
-  SPECFAST_HD uint64_t sum(Team& team, const WeightOf& weight_of) {
+  template <class Team, class WeightsOf>
+  SPECFAST_HD uint64_t sum(Team& team, const WeightsOf& weights) {
     uint64_t mine = 0;
     SPECFAST_NO_UNROLL
     for (int i = team.rank(); i < count_; i += team.size()) {
-      uint64_t mass = to_mass(weight_of(argmax_id(keys_[i]), argmax_value(keys_[i])));
+      uint64_t mass = to_mass(weights.one(argmax_id(keys_[i]), argmax_value(keys_[i])));
       unsorted_[i] = mass;
       mine += mass;
     }
@@ -146,7 +144,7 @@ class RowCandidates {
     for (int i = team.rank(); i < count_; i += team.size()) {
       uint64_t key = unsorted_[i];
       int32_t better = 0;
-      SPECFAST_UNROLL_BY_4
+      SPECFAST_UNROLL_BY_16
       for (int j = 0; j < count_; ++j) better += unsorted_[j] > key ? 1 : 0;
       keys_[better] = key;
     }

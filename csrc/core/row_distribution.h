@@ -23,9 +23,8 @@ class RowDistribution {
   RowKind kind = kUnusableRow;
   int32_t argmax = 0;
   int32_t status = kStatusOk;
-  Weights weights{0.0f, 0.0f};
-  uint64_t mass = 0;     // S
-  uint64_t cut_key = 0;  // argmax_key of the last kept token; 0: nothing is cut
+  KeptWeights kept{{0.0f, 0.0f}, -INFINITY, INT32_MAX};
+  uint64_t mass = 0;  // S
 
   SPECFAST_HD RowDistribution(int32_t vocab_size, int32_t groups_to_keep)
       : row(vocab_size, groups_to_keep) {}
@@ -43,51 +42,45 @@ class RowDistribution {
   SPECFAST_HD void begin_open(const Team& team, const T* data, const int32_t* bitmask) {
     row.open(team, data);
     if constexpr (kEdited) row.edits.set_bitmask(bitmask);
-    cut_key = 0;
+    kept.cut_value = -INFINITY;
+    kept.cut_id = INT32_MAX;
     has_candidates_ = false;
   }
 
-  // Reads the row: its largest value, then its mass or, with top-k, its few kept tokens. Begins
-  // with a barrier of the part.
+  // Reads the row: its largest value, then its mass or, with top-k, its few kept tokens. Is a
+  // barrier of the part.
   template <class Team>
   SPECFAST_HD void finish_open(Team& team, const RequestSampling& sampling) {
-    row.ready(team);
     int32_t top_k = sampling.greedy ? 0 : sampling.top_k;
     uint32_t bound = read_largest(team, top_k);
     if (kind == kUnusableRow) return;
-    if (sampling.greedy || weights.max == INFINITY) {
+    if (sampling.greedy || kept.weights.max == INFINITY) {
       kind = kPointMass;
       mass = kUnitMass;
       return;
     }
-    weights.scale2 = Weights::scale2_of(sampling.scale);
+    kept.weights.scale2 = Weights::scale2_of(sampling.scale);
     if (top_k > 0) cut_by_count(team, top_k, bound);
     if (sampling.has_top_p) cut_by_mass(team, sampling.top_p);
     if (sampling.min_mass > 1) raise_cut(team, sampling.min_mass);
     mass = kept_mass(team);
   }
 
-  SPECFAST_HD bool keeps(int32_t id, float value) const {
-    return cut_key == 0 || argmax_key(value, id) >= cut_key;
-  }
   SPECFAST_HD uint64_t mass_of(int32_t id, float value) const {
-    if (kind != kOrdinaryRow) return kind == kPointMass && id == argmax ? kUnitMass : 0;
-    return keeps(id, value) ? weights.mass(value) : 0;
+    return to_mass(weight_of(id, value));
   }
   // Weight of a kept token; 0 where its mass is.
   SPECFAST_HD float weight_of(int32_t id, float value) const {
     if (kind != kOrdinaryRow) return kind == kPointMass && id == argmax ? 1.0f : 0.0f;
-    float weight = keeps(id, value) ? weights.weight(value) : 0.0f;
-    return weight < kInverseMassScale ? 0.0f : weight;
+    return kept.one(id, value);
   }
 
   SPECFAST_HD RowRecord record(float scale) const {
     if (kind == kUnusableRow) return {0.0f, 0.0f, 0.0f, -1, 0, argmax, kind};
     if (kind == kPointMass) {
-      return {0.0f, weights.max, weights.max, argmax, kUnitMass, argmax, kind};
+      return {0.0f, kept.weights.max, kept.weights.max, argmax, kUnitMass, argmax, kind};
     }
-    if (cut_key == 0) return {scale, weights.max, -INFINITY, INT32_MAX, mass, argmax, kind};
-    return {scale, weights.max, argmax_value(cut_key), argmax_id(cut_key), mass, argmax, kind};
+    return {scale, kept.weights.max, kept.cut_value, kept.cut_id, mass, argmax, kind};
   }
 
   // Draws from the kept tokens but the excluded ones. `target(total)` maps their mass to a number
@@ -101,26 +94,25 @@ class RowDistribution {
     uint64_t total = mass - excluded.mass();
     if (total == 0) return {last_kept(team), kZeroResidual};
     if (has_candidates_) {
-      candidates_.sum(team, [&](int32_t id, float value) {
-        return excluded.contain(id) ? 0.0f : weights.weight(value);
-      });
+      candidates_.sum(team, TokenWeights{[&](int32_t id, float value) {
+                        return excluded.contain(id) ? 0.0f : kept.weights.weight(value);
+                      }});
       return {candidates_.find(team, target(total)), kStatusOk};
     }
-    auto kept = [&](int32_t id, float value) { return weight_of(id, value); };
     return {masses.find(team, exchange, row, kept, excluded, target(total)), kStatusOk};
   }
 
   // Mass of other weights over the kept tokens, and a token by its place in the running sum of the
   // same masses; both on ordinary rows.
-  template <class Team, class WeightOf>
-  SPECFAST_HD uint64_t sum(Team& team, const WeightOf& other_weight) {
-    if (has_candidates_) return candidates_.sum(team, other_weight);
-    return masses.sum(team, exchange, row, other_weight);
+  template <class Team, class WeightsOf>
+  SPECFAST_HD uint64_t sum(Team& team, const WeightsOf& other) {
+    if (has_candidates_) return candidates_.sum(team, other);
+    return masses.sum(team, exchange, row, other);
   }
-  template <class Team, class WeightOf>
-  SPECFAST_HD int32_t find(Team& team, const WeightOf& other_weight, uint64_t at) {
+  template <class Team, class WeightsOf>
+  SPECFAST_HD int32_t find(Team& team, const WeightsOf& other, uint64_t at) {
     if (has_candidates_) return candidates_.find(team, at);
-    return masses.find(team, exchange, row, other_weight, {}, at);
+    return masses.find(team, exchange, row, other, {}, at);
   }
 
   // Largest logit and mass at T = 1 without edits and filters: two passes.
@@ -213,7 +205,7 @@ class RowDistribution {
     } else {
       kind = kOrdinaryRow;
       argmax = argmax_id(of_row.key);
-      weights.max = argmax_value(of_row.key);
+      kept.weights.max = argmax_value(of_row.key);
     }
     return bound;
   }
@@ -237,17 +229,17 @@ class RowDistribution {
   template <class Team>
   SPECFAST_HD uint64_t kept_mass(Team& team) {
     if (has_candidates_) return candidates_.mass();
-    if (cut_key == 0) {
-      return masses.sum(team, exchange, row,
-                        [&](int32_t, float value) { return weights.weight(value); });
-    }
-    return masses.sum(team, exchange, row,
-                      [&](int32_t id, float value) { return weight_of(id, value); });
+    if (!kept.has_cut()) return masses.sum(team, exchange, row, PlainWeights{kept.weights});
+    return masses.sum(team, exchange, row, kept);
+  }
+  SPECFAST_HD void set_cut(uint64_t key) {
+    kept.cut_value = argmax_value(key);
+    kept.cut_id = argmax_id(key);
   }
 
   template <class Team>
   SPECFAST_HD void cut_by_count(Team& team, int32_t count, uint32_t bound) {
-    if (bound > 0 && collect_from(team, bound, UINT32_MAX)) {
+    if (bound > 0 && collect_from(team, bound, UINT32_MAX, count)) {
       has_candidates_ = true;
       if (candidates_.count() >= count) cut_after(count - 1);
     } else {
@@ -269,7 +261,7 @@ class RowDistribution {
 
   // Keeps the candidates up to number `last`.
   SPECFAST_HD void cut_after(int32_t last) {
-    cut_key = candidates_.key(last);
+    set_cut(candidates_.key(last));
     candidates_.truncate(last + 1);
   }
 
@@ -294,18 +286,18 @@ class RowDistribution {
         }
       }
     });
-    cut_key = ~largest(team, ~lowest & ~uint64_t{1}) & ~uint64_t{1};
+    set_cut(~largest(team, ~lowest & ~uint64_t{1}) & ~uint64_t{1});
   }
 
   // Makes candidates of the kept tokens with low <= value_order < high.
   template <class Team>
-  SPECFAST_HD bool collect_from(Team& team, uint32_t low, uint32_t high) {
+  SPECFAST_HD bool collect_from(Team& team, uint32_t low, uint32_t high, int32_t limit) {
     return candidates_.collect(
-        team, exchange, row, ordered_value(low),
+        team, exchange, row, ordered_value(low), limit,
         [&](int32_t id, float value) {
           return value_order(value) < high && mass_of(id, value) > 0;
         },
-        [&](float value) { return weights.weight(value); });
+        [&](float value) { return kept.weights.weight(value); });
   }
 
   // Sets the cut to the kept token at which the running measure reaches `target`, if it does: by
@@ -313,10 +305,11 @@ class RowDistribution {
   // the measure may already suffice, or 0.
   template <class Team>
   SPECFAST_HD void narrow(Team& team, bool by_mass, uint64_t target, uint32_t bound) {
-    uint32_t floor = value_order(weights.max - 42.0f / weights.scale2);  // nothing below has mass
+    uint32_t floor =
+        value_order(kept.weights.max - 42.0f / kept.weights.scale2);  // nothing below has mass
     uint32_t lowest = max_of(floor, kLowestOrder);
     uint32_t low = max_of(lowest, bound);
-    uint32_t high = value_order(weights.max) + 1;
+    uint32_t high = value_order(kept.weights.max) + 1;
     Extent from_low = extent_from(team, low);
     Extent from_high{0, 0};
     if (from_low.measure(by_mass) < target) {
@@ -340,20 +333,21 @@ class RowDistribution {
     }
     uint64_t rest = target - from_high.measure(by_mass);
     if (from_low.count - from_high.count <= RowCandidates::kMost) {
-      collect_from(team, low, high);
+      collect_from(team, low, high, RowCandidates::kMost);
       int32_t last = by_mass ? candidates_.reach(team, rest) : static_cast<int32_t>(rest) - 1;
       has_candidates_ = from_high.count == 0;
       cut_after(last);
       return;
     }
     float value = ordered_value(low);
-    uint64_t each = by_mass ? weights.mass(value) : 1;
-    auto is_equal = [&](int32_t id, float other) {
-      return value_order(other) == low && keeps(id, other) ? kInverseMassScale : 0.0f;  // mass 1
-    };
+    uint64_t each = by_mass ? kept.weights.mass(value) : 1;
+    TokenWeights is_equal{[&](int32_t id, float other) {
+      return value_order(other) == low && kept.keeps(id, other) ? kInverseMassScale
+                                                                : 0.0f;  // mass 1
+    }};
     masses.sum(team, exchange, row, is_equal);
     uint64_t before = (rest + each - 1) / each - 1;
-    cut_key = argmax_key(value, masses.find(team, exchange, row, is_equal, {}, before));
+    set_cut(argmax_key(value, masses.find(team, exchange, row, is_equal, {}, before)));
   }
 
   template <class Team>

@@ -1,8 +1,7 @@
 #pragma once
 
 #include "core/exchange.h"
-#include "core/logit_row.h"
-#include "core/mass.h"
+#include "core/token_weights.h"
 
 namespace specfast {
 
@@ -28,132 +27,150 @@ struct Exclusions {
   }
 };
 
-// Mass of eight weights in [0, 1].
-SPECFAST_HD uint64_t sum_of_masses(const float (&weights)[kGroupIds]) {
-#if defined(__CUDA_ARCH__)
-  // Conversions to 64 bits are slow, so a weight splits into multiples of 2^-20 and what is below:
-  // adding 1.5 * 2^23 leaves an integer in the low bits of a float.
-  constexpr float kInteger = 12582912.0f;
-  constexpr float kHigh = 1048576.0f;
-  uint32_t high = 0;
-  uint32_t low = 0;
-#pragma unroll
-  for (int i = 0; i < kGroupIds; ++i) {
-    float scaled = weights[i] * kHigh;
-    float rounded = scaled + kInteger;
-    float rest = scaled - (rounded - kInteger);
-    high += __float_as_uint(rounded);
-    low += __float_as_uint(__fmaf_rd(rest, kHigh, kInteger));
-  }
-  constexpr uint32_t kIntegers = 0x4b400000u * kGroupIds;
-  int32_t multiples = static_cast<int32_t>(high - kIntegers);
-  int32_t below = static_cast<int32_t>(low - kIntegers);
-  return static_cast<uint64_t>(static_cast<int64_t>(multiples) * 1048576 + below);
-#else
-  uint64_t sum = 0;
-  for (float weight : weights) sum += to_mass(weight);
-  return sum;
-#endif
-}
-
-// Sums of masses over a row, by thread and by part, and the search for a token in them.
+// Sums of masses over a row, by subgroup and by part, and the search for a token in them.
 class RowMasses {
  public:
   template <class Arena>
   SPECFAST_HD void place(Arena& arena) {
-    left_ = arena.template scratch<uint64_t>(kMaxParts);
-    subgroup_masses_ = arena.template scratch<uint64_t>(kMaxSubgroups);
-    found_ = arena.template scratch<int32_t>(1);
+    subgroup_masses_ = arena.template scratch<uint64_t>(2 * kMaxSubgroups);
+    run_masses_ = arena.template scratch<uint64_t>(kMaxSubgroups);
   }
 
-  // Sum over the row of the masses of weight_of(id, value), which is in [0, 1].
-  template <class Team, class Row, class WeightOf>
+  // Sum over the row of the masses of `weights`.
+  template <class Team, class Row, class WeightsOf>
   SPECFAST_HD uint64_t sum(Team& team, Exchange& exchange, const Row& row,
-                           const WeightOf& weight_of) {
-    mine_ = 0;
+                           const WeightsOf& weights) {
+    uint64_t of_lane = 0;
     row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
-      float weights[kGroupIds];
-      SPECFAST_UNROLL
-      for (int i = 0; i < kGroupIds; ++i) weights[i] = weight_of(id + i, values[i]);
-      mine_ += sum_of_masses(weights);
+      of_lane += weights.group_mass(id, values);
     });
-    uint64_t words[1] = {static_cast<uint64_t>(team.sum(static_cast<int64_t>(mine_)))};
+    // Two buffers in turn: the last sum may still be searched by a slower thread.
+    turn_ ^= 1;
+    uint64_t* of_subgroups = subgroup_masses_ + turn_ * kMaxSubgroups;
+    uint64_t of_subgroup = team.lane_sum(of_lane);
+    if (team.lane() == 0) of_subgroups[team.subgroup()] = of_subgroup;
+    team.sync_part();  // all subgroups have written theirs
+    uint64_t words[1] = {0};
+    SPECFAST_UNROLL_BY_4
+    for (int i = 0; i < team.subgroups(); ++i) words[0] += of_subgroups[i];
     part_masses_ = exchange.all_gather(team, words);
     return sum_of_parts(team, part_masses_);
   }
 
   // The smallest id whose running sum of masses exceeds `at`, which is below their sum; the
-  // excluded ids count nothing. `sum` came before, over the same weights.
-  template <class Team, class Row, class WeightOf>
-  SPECFAST_HD int32_t find(Team& team, Exchange& exchange, const Row& row,
-                           const WeightOf& weight_of, const Exclusions& excluded, uint64_t at) {
-    SPECFAST_NO_UNROLL
-    for (int part = team.rank(); part < team.parts(); part += team.size()) {
-      GroupRange range = GroupRange::of(row.vocab_size(), part, team.parts());
-      left_[part] =
-          part_masses_[part] - excluded.mass(range.begin * kGroupIds, range.end * kGroupIds);
+  // excluded ids count nothing. `sum` came last, over the same weights.
+  template <class Team, class Row, class WeightsOf>
+  SPECFAST_HD int32_t find(Team& team, Exchange& exchange, const Row& row, const WeightsOf& weights,
+                           const Exclusions& excluded, uint64_t at) {
+    Place part = team.locate(
+        team.parts(),
+        [&](int i) {
+          GroupRange range = GroupRange::of(row.vocab_size(), i, team.parts());
+          return part_masses_[i] - excluded.mass(range.begin * kGroupIds, range.end * kGroupIds);
+        },
+        at);
+    int32_t found = -1;
+    bool has_found = false;
+    // Were there no place, a part would still have to speak.
+    if (team.part() == max_of(part.index, 0)) {
+      found = find_in_part(team, row, weights, excluded, part.rest, &has_found);
     }
-    GroupRange run = row.run(team);
-    uint64_t mine = mine_ - excluded.mass(row.first_id(run.begin), row.first_id(run.end));
-    uint64_t of_subgroup;
-    uint64_t before = team.lane_prefix(mine, &of_subgroup);
-    if (team.lane() == 0) subgroup_masses_[team.subgroup()] = of_subgroup;
-    team.sync_part();  // left_ and subgroup_masses_ are written
-    int owner = 0;
-    for (; owner < team.parts() - 1 && at >= left_[owner]; ++owner) at -= left_[owner];
-    if (team.part() == owner) {
-      for (int i = 0; i < team.subgroup(); ++i) before += subgroup_masses_[i];
-      if (at >= before && at - before < mine) {
-        *found_ = find_in_run(row, run, weight_of, excluded, at - before);
-      }
-    }
-    team.sync_part();  // found_ is written
-    uint64_t words[1] = {static_cast<uint64_t>(*found_)};
-    return static_cast<int32_t>(exchange.all_gather(team, words)[owner]);
+    return static_cast<int32_t>(exchange.tell(team, has_found, static_cast<uint64_t>(found)));
   }
 
  private:
   static constexpr int kMaxSubgroups = 32;
 
-  // By the thread in whose run it is.
-  template <class Row, class WeightOf>
-  SPECFAST_HD static int32_t find_in_run(const Row& row, GroupRange run, const WeightOf& weight_of,
-                                         const Exclusions& excluded, uint64_t at) {
+  // The groups of the subgroup that has the token are dealt out again, in runs, to the whole part.
+  // One subgroup gets the answer.
+  template <class Team, class Row, class WeightsOf>
+  SPECFAST_HD int32_t find_in_part(Team& team, const Row& row, const WeightsOf& weights,
+                                   const Exclusions& excluded, uint64_t at, bool* has_found) {
+    const uint64_t* of_subgroups = subgroup_masses_ + turn_ * kMaxSubgroups;
+    Place subgroup = team.locate(
+        team.subgroups(),
+        [&](int i) {
+          GroupRange range = row.subgroup_range(i);
+          return of_subgroups[i] -
+                 excluded.mass(row.first_id(range.begin), row.first_id(range.end));
+        },
+        at);
+    GroupRange range = row.subgroup_range(max_of(subgroup.index, 0));
+    int32_t length = ceil_div(range.size(), static_cast<int32_t>(team.size()));
+    int32_t begin = min_of(range.begin + team.rank() * length, range.end);
+    GroupRange run{begin, min_of(begin + length, range.end)};
+    // A single thread need not know how much it holds.
+    uint64_t of_run = team.size() == 1 ? UINT64_MAX : 0;
     SPECFAST_NO_UNROLL
-    for (int32_t group = run.begin; group < run.end; ++group) {
-      float weights[kGroupIds];
-      row.group_values(group, weights);
-      int32_t id = row.first_id(group);
-      SPECFAST_UNROLL
-      for (int i = 0; i < kGroupIds; ++i) weights[i] = weight_of(id + i, weights[i]);
-      SPECFAST_NO_UNROLL
-      for (int32_t k = 0; k < excluded.count; ++k) {
-        int32_t gone = excluded.ids[k] - id;
-        SPECFAST_UNROLL
-        for (int i = 0; i < kGroupIds; ++i) weights[i] = gone == i ? 0.0f : weights[i];
-      }
-      uint64_t of_group = sum_of_masses(weights);
-      if (at >= of_group) {
-        at -= of_group;
-        continue;
-      }
-      int32_t found = -1;
-      SPECFAST_UNROLL
-      for (int i = 0; i < kGroupIds; ++i) {
-        uint64_t here = to_mass(weights[i]);
-        if (found < 0 && at < here) found = id + i;
-        at -= here;
-      }
-      return found;
+    for (int32_t group = run.begin; team.size() > 1 && group < run.end; ++group) {
+      of_run += mass_without(row, group, weights, excluded);
     }
-    return -1;  // `at` was not below the sum
+    uint64_t of_runs = team.lane_sum(of_run);
+    if (team.lane() == 0) run_masses_[team.subgroup()] = of_runs;
+    team.sync_part();  // all subgroups have written theirs
+    Place runs =
+        team.locate(team.subgroups(), [&](int i) { return run_masses_[i]; }, subgroup.rest);
+    *has_found = team.subgroup() == max_of(runs.index, 0);
+    if (!*has_found) return -1;
+    Place lane = team.locate_lane(of_run, runs.rest);
+    int source = max_of(lane.index, 0);
+    run = {static_cast<int32_t>(team.from_lane(static_cast<uint64_t>(run.begin), source)),
+           static_cast<int32_t>(team.from_lane(static_cast<uint64_t>(run.end), source))};
+    return find_in_run(team, row, run, weights, excluded, lane.rest);
   }
 
-  uint64_t* left_ = nullptr;             // scratch [kMaxParts], of each part without exclusions
-  uint64_t* subgroup_masses_ = nullptr;  // scratch [kMaxSubgroups]
-  int32_t* found_ = nullptr;             // scratch [1]
+  template <class Row, class WeightsOf>
+  SPECFAST_HD static uint64_t mass_without(const Row& row, int32_t group, const WeightsOf& weights,
+                                           const Exclusions& excluded) {
+    float values[kGroupIds];
+    row.group_values(group, values);
+    int32_t id = row.first_id(group);
+    SPECFAST_NO_UNROLL
+    for (int32_t k = 0; k < excluded.count; ++k) {
+      int32_t gone = excluded.ids[k] - id;
+      SPECFAST_UNROLL
+      for (int i = 0; i < kGroupIds; ++i) values[i] = gone == i ? -INFINITY : values[i];
+    }
+    return weights.group_mass(id, values);
+  }
+
+  // The token of a lane's run, which its whole subgroup looks for; -1 if `at` is not below its
+  // mass.
+  template <class Team, class Row, class WeightsOf>
+  SPECFAST_HD static int32_t find_in_run(Team& team, const Row& row, GroupRange run,
+                                         const WeightsOf& weights, const Exclusions& excluded,
+                                         uint64_t at) {
+    // A run that is longer than a look at each of its tokens is first searched for the group.
+    if (run.size() * kGroupIds > max_of(team.lanes(), kGroupIds)) {
+      Place group{-1, at};
+      SPECFAST_NO_UNROLL
+      for (int32_t first = run.begin; group.index < 0 && first < run.end; first += team.lanes()) {
+        int32_t mine = first + team.lane();
+        uint64_t mass = mine < run.end ? mass_without(row, mine, weights, excluded) : 0;
+        group = team.locate_lane(mass, group.rest);
+        if (group.index >= 0) group.index += first;
+      }
+      if (group.index < 0) return -1;
+      run = {group.index, group.index + 1};
+      at = group.rest;
+    }
+    int32_t end = min_of(row.first_id(run.end), row.vocab_size());
+    SPECFAST_NO_UNROLL
+    for (int32_t first = row.first_id(run.begin); first < end; first += team.lanes()) {
+      int32_t id = first + team.lane();
+      bool is_in = id < end && !excluded.contain(id);
+      uint64_t mass = is_in ? to_mass(weights.one(id, row.stored_value(id))) : 0;
+      Place element = team.locate_lane(mass, at);
+      if (element.index >= 0) return first + element.index;
+      at = element.rest;
+    }
+    return -1;
+  }
+
+  uint64_t* subgroup_masses_ = nullptr;  // scratch [2, kMaxSubgroups], of the last sums
+  uint64_t* run_masses_ = nullptr;       // scratch [kMaxSubgroups], of the search
   const uint64_t* part_masses_ = nullptr;
-  uint64_t mine_ = 0;  // of this thread's run
+  int turn_ = 0;
 };
 
 }  // namespace specfast

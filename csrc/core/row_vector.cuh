@@ -6,8 +6,9 @@
 
 namespace specfast {
 
-// Sixteen bytes of a row. `max_nan` is their largest element, NaN if one is NaN; `first_equal` the
-// position of the first element that equals `value`, which is one of them.
+// Sixteen bytes of a row. `max_nan` is their largest element, NaN if one is NaN; `max_number` does
+// not see NaN beside a number; `first_equal` is the position of the first element that equals
+// `value`, which is one of them.
 template <class T>
 struct RowVector;
 
@@ -17,6 +18,10 @@ struct RowVector<float> {
   static __device__ float max_nan(const uint4& v) {
     return larger(larger(__uint_as_float(v.x), __uint_as_float(v.y)),
                   larger(__uint_as_float(v.z), __uint_as_float(v.w)));
+  }
+  static __device__ float max_number(const uint4& v) {
+    return fmaxf(fmaxf(__uint_as_float(v.x), __uint_as_float(v.y)),
+                 fmaxf(__uint_as_float(v.z), __uint_as_float(v.w)));
   }
   static __device__ int first_equal(const uint4& v, float value) {
     int position = 3;
@@ -42,6 +47,10 @@ struct PairVector {
     Pair pair = __hmax2_nan(__hmax2_nan(as_pair(v.x), as_pair(v.y)),
                             __hmax2_nan(as_pair(v.z), as_pair(v.w)));
     return to_single(__hmax_nan(pair.x, pair.y));
+  }
+  static __device__ float max_number(const uint4& v) {
+    Pair pair = __hmax2(__hmax2(as_pair(v.x), as_pair(v.y)), __hmax2(as_pair(v.z), as_pair(v.w)));
+    return to_single(__hmax(pair.x, pair.y));
   }
   static __device__ int first_equal(const uint4& v, float value) {
     Pair wanted = to_pair(value);

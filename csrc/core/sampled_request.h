@@ -15,7 +15,7 @@ struct SampledRequest {
   float* logprobs = nullptr;  // scratch [S]
 
   SPECFAST_HD SampledRequest(const SampledAcceptParams& p, int b, int32_t groups_to_keep)
-      : state(p, b, groups_to_keep), rule() {}
+      : state(p, b, groups_to_keep), rule(p) {}
 
   template <class Arena>
   SPECFAST_HD void place(Arena& arena) {
@@ -43,7 +43,10 @@ struct SampledRequest {
     path.status |= state.coin_status;
     if constexpr (Rule::kStepwise) {
       if (p.cap_trim_lens != nullptr) {
-        int32_t trimmed = count_trimmed_sampled(team, state, rule, path);
+        int32_t trimmed = 0;
+        out_of_line_with_copy(*this, team, [&trimmed](SampledRequest& self, Team& in) {
+          trimmed = count_trimmed_sampled(in, self.state, self.rule, self.path);
+        });
         if (team.part() == 0 && team.rank() == 0) p.cap_trim_lens[state.b] = trimmed;
       }
     }

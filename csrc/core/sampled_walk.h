@@ -24,6 +24,7 @@ SPECFAST_HD void sampled_walk(Team& team, State& s, Rule& rule, Path& path, floa
     bool is_last = path.length + 1 == s.p.accept.width;
     s.begin_open(team, at.node);
     s.list_children(team, node, is_last ? 0 : window.verified);
+    rule.look_ahead(team, s, node);
     s.finish_open(team);
     path.status |= s.row.status;
     if (is_last || s.row.kind == kUnusableRow) {
@@ -68,6 +69,7 @@ SPECFAST_HD int32_t count_trimmed_sampled(Team& team, State& s, Rule& rule, cons
     if (node >= s.window.verified) s.open(team, node);
     if (s.row.kind == kUnusableRow) break;
     s.list_children(team, node, limit);
+    rule.look_ahead(team, s, node);
     team.sync_part();  // children are listed
     if (rule.choose(team, s, node, &ignored) < 0) break;
     ++trimmed;

@@ -1,23 +1,47 @@
 #pragma once
 
-#include <cstdint>
+#include "core/exchange.cuh"
 
 namespace specfast {
 
-// Copies from global to shared memory that pass through no register (sm_80). Both addresses are
-// multiples of 16 bytes.
-template <int kBytes>
-__device__ void copy_to_shared(void* target, const void* source) {
-  uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(target));
-#pragma unroll
-  for (int at = 0; at < kBytes; at += 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address + at),
-                 "l"(static_cast<const char*>(source) + at)
-                 : "memory");
-  }
-}
+// Copies from global to shared memory in few large pieces, without registers (sm_90). Each warp
+// starts its own and waits for its own; a batch is what one wait waits for.
+class BatchedCopy {
+ public:
+  static constexpr int kBatches = 4;
 
-// Waits for this thread's own copies.
-__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+  // By the warp, before its first batch.
+  __device__ static void init() {
+    if (lane() == 0) {
+      for (int batch = 0; batch < kBatches; ++batch) init_counter(counter(batch), 1);
+      fence_counters();
+    }
+    __syncwarp();
+  }
+
+  // By one lane: begins a batch of so many bytes, a multiple of 16, between addresses that are.
+  // What the warp read and wrote there before, it has done.
+  __device__ static void start(int batch, void* target, const void* source, int bytes) {
+    expect_bytes(counter(batch), bytes);
+    if (bytes == 0) return;
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(shared_address(target)),
+        "l"(source), "r"(bytes), "r"(shared_address(counter(batch)))
+        : "memory");
+  }
+  // `turn` alternates between 0 and 1 from one use of a batch to the next.
+  __device__ static void wait(int batch, int turn) { wait_for_phase(counter(batch), turn); }
+
+ private:
+  static constexpr int kMaxWarps = 32;
+
+  __device__ static int lane() { return threadIdx.x % 32; }
+  __device__ static uint64_t* counter(int batch) {
+    __shared__ uint64_t counters[kMaxWarps][kBatches];
+    return &counters[threadIdx.x / 32][batch];
+  }
+};
 
 }  // namespace specfast

@@ -8,8 +8,12 @@ namespace specfast {
 struct TargetOnlyRule {
   static constexpr bool kStepwise = true;  // decides row by row
 
+  SPECFAST_HD explicit TargetOnlyRule(const SampledAcceptParams&) {}
+
   template <class Arena>
   SPECFAST_HD void place(Arena&, const SampledAcceptParams&) {}
+  template <class Team, class State>
+  SPECFAST_HD void look_ahead(const Team&, const State&, int32_t) {}
 
   template <class Team, class State>
   SPECFAST_HD void walk(Team& team, State& s, Path& path, float* logprobs) {

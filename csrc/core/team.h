@@ -39,6 +39,9 @@ namespace specfast {
 //                             step: warps on a device, single threads elsewhere
 //   uint64_t lane_sum(uint64_t), lane_prefix(uint64_t, uint64_t* total)   over a subgroup: the sum,
 //                             and the sum of the lanes before this one; no barrier
+//   uint64_t from_lane(uint64_t, int lane)   that lane's value; no barrier
+//   Place locate_lane(size, at), locate(n, size_of, at)   where a running sum passes `at`: of the
+//                             lanes' sizes, or of size_of(i) for i < n <= 32; no barrier
 //   uint32_t lower_bound_of_nth(uint32_t order, int n)   a number that at least n threads of the
 //                             part do not lie below, or 0; same on all threads
 //
@@ -68,6 +71,23 @@ struct CountPair {
   }
 };
 
+// The first whose running sum, itself included, exceeds a number; `rest` is what the ones before it
+// leave of the number. -1 if there is none.
+struct Place {
+  int index;
+  uint64_t rest;
+};
+
+template <class SizeOf>
+Place locate_one_by_one(int n, const SizeOf& size_of, uint64_t at) {
+  for (int i = 0; i < n; ++i) {
+    uint64_t size = size_of(i);
+    if (at < size) return {i, at};
+    at -= size;
+  }
+  return {-1, at};
+}
+
 inline KeyFlag largest_flagged_key(const uint64_t* keys, int n) {
   KeyFlag out{0, false};
   for (int i = 0; i < n; ++i) {
@@ -89,6 +109,18 @@ SPECFAST_HD void out_of_line(Object& object, Team& team, F f) {
   Team team_copy = team;
   run_outlined(object_copy, team_copy, f);
   object = object_copy;
+  team = team_copy;
+#else
+  f(object, team);
+#endif
+}
+
+// The same for what leaves no trace in the object.
+template <class Object, class Team, class F>
+SPECFAST_HD void out_of_line_with_copy(Object object, Team& team, F f) {
+#if defined(__CUDA_ARCH__)
+  Team team_copy = team;
+  run_outlined(object, team_copy, f);
   team = team_copy;
 #else
   f(object, team);
@@ -159,6 +191,14 @@ class SerialTeam {
   uint64_t lane_prefix(uint64_t value, uint64_t* total) {
     *total = value;
     return 0;
+  }
+  uint64_t from_lane(uint64_t value, int) { return value; }
+  Place locate_lane(uint64_t size, uint64_t at) {
+    return locate_one_by_one(1, [&](int) { return size; }, at);
+  }
+  template <class SizeOf>
+  Place locate(int n, const SizeOf& size_of, uint64_t at) {
+    return locate_one_by_one(n, size_of, at);
   }
   uint32_t lower_bound_of_nth(uint32_t order, int n) { return n <= 1 ? order : 0; }
 

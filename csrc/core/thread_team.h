@@ -133,6 +133,14 @@ class ThreadTeam {
     *total = value;
     return 0;
   }
+  uint64_t from_lane(uint64_t value, int) { return value; }
+  Place locate_lane(uint64_t size, uint64_t at) {
+    return locate_one_by_one(1, [&](int) { return size; }, at);
+  }
+  template <class SizeOf>
+  Place locate(int n, const SizeOf& size_of, uint64_t at) {
+    return locate_one_by_one(n, size_of, at);
+  }
   uint32_t lower_bound_of_nth(uint32_t order, int n) {
     std::vector<Slot>& slots = publish({order, false, 0});
     std::vector<uint32_t> orders;

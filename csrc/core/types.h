@@ -25,9 +25,11 @@
 #if defined(__CUDA_ARCH__)
 #define SPECFAST_UNROLL _Pragma("unroll")
 #define SPECFAST_UNROLL_BY_4 _Pragma("unroll 4")
+#define SPECFAST_UNROLL_BY_16 _Pragma("unroll 16")
 #else
 #define SPECFAST_UNROLL
 #define SPECFAST_UNROLL_BY_4
+#define SPECFAST_UNROLL_BY_16
 #endif
 
 namespace specfast {

@@ -103,9 +103,9 @@ struct RowSampler {
   SPECFAST_HD int32_t next_token(Team& team, int32_t draw, Target target) {
     if (row.kind != kOrdinaryRow) return kNoToken;
     Exclusions excluded{drawn, drawn_masses, draw};
-    auto rest = [&](int32_t id, float value) {
+    TokenWeights rest{[&](int32_t id, float value) {
       return excluded.contain(id) ? 0.0f : row.weight_of(id, value);
-    };
+    }};
     uint64_t total = row.sum(team, rest);
     return total == 0 ? kNoToken : row.find(team, rest, target(total));
   }
