@@ -180,7 +180,10 @@ class LogitRow {
 #endif
       unpack(group, values);
       edit(id, values);
-      visit(id, values);
+      float largest = values[0];
+      SPECFAST_UNROLL
+      for (int i = 1; i < kGroupIds; ++i) largest = fmaxf(largest, values[i]);
+      if (largest >= lowest) visit(id, values);
     });
   }
 
