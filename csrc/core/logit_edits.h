@@ -90,7 +90,7 @@ class LogitEdits {
 
   // Takes no `this`, so that the edits can stay in registers.
   SPECFAST_HD_OUTLINED static float penalised(LogitEdits edits, int32_t id, float value) {
-    int32_t count = -1;
+    int64_t count = -1;  // of an entry up to INT32_MAX, and the path's tokens
     int32_t entry = edits.find(id);
     if (entry >= 0) {
       count = edits.counts_[entry];
@@ -98,7 +98,7 @@ class LogitEdits {
     }
     int32_t on_path = 0;
     for (int32_t i = 0; i < edits.path_length_; ++i) on_path += edits.path_[i] == id ? 1 : 0;
-    if (on_path > 0) count = max_of(count, 0) + on_path;
+    if (on_path > 0) count = max_of<int64_t>(count, 0) + on_path;
     if (count < 0) return value;
     float repetition = edits.repetition_;
     if (repetition != 1.0f) value = value > 0.0f ? value / repetition : value * repetition;

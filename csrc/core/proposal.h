@@ -155,13 +155,18 @@ class ProposalRow {
     int32_t high = p_.vocab_size;
     while (low < high) {
       int32_t middle = low + (high - low) / 2;
-      if (middle + p_.d2t[middle] < id) {
+      if (target_id(middle) < id) {
         low = middle + 1;
       } else {
         high = middle;
       }
     }
-    return low < p_.vocab_size && low + p_.d2t[low] == id ? low : -1;
+    return low < p_.vocab_size && target_id(low) == id ? low : -1;
+  }
+  // Wraps around, so that no offset is undefined.
+  SPECFAST_HD int64_t target_id(int32_t column) const {
+    return static_cast<int64_t>(static_cast<uint64_t>(p_.d2t[column]) +
+                                static_cast<uint64_t>(column));
   }
 
   const ProposalParams& p_;

@@ -82,7 +82,11 @@ struct RowSampler {
     auto target = [&](uint64_t total) {
       if (p.sampling.final_coins == nullptr) {
         Purpose purpose = static_cast<Purpose>(p.purpose);
-        return scaled_draw(sampling.random.bits(purpose, p.node, slot * p.num_draws + draw), total);
+        // Lanes count modulo 2^32, for slots that are none.
+        uint32_t lane = static_cast<uint32_t>(slot) * static_cast<uint32_t>(p.num_draws) +
+                        static_cast<uint32_t>(draw);
+        uint64_t bits = sampling.random.bits(purpose, p.node, static_cast<int32_t>(lane));
+        return scaled_draw(bits, total);
       }
       GivenCoin coin = GivenCoin::of(p.sampling.final_coins[b]);
       *status |= coin.status;
