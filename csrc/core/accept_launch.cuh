@@ -15,6 +15,22 @@ __global__ void __launch_bounds__(512, 2)
   accept_request<kAhead>(team, p, links, source, team.index());
 }
 
+template <class T>
+__global__ void fill_kernel(T* data, int64_t n, T value) {
+  begin_after_previous_kernel();
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) data[i] = value;
+}
+
+// A ragged batch without requests may have rows all the same.
+inline void clear_rows_of_no_request(const AcceptParams& p, cudaStream_t stream) {
+  if (p.num_rows == 0) return;
+  LaunchShape shape;
+  shape.grid = dim3(1);
+  shape.block = dim3(256);
+  shape.begins_early = true;
+  launch(fill_kernel<int32_t>, shape, stream, p.predict, p.num_rows, kNoToken);
+}
+
 // How a batch is spread: `cluster_size` CTAs of `threads` per request.
 struct AcceptShape {
   int cluster_size;

@@ -67,6 +67,7 @@ void with_source(const AcceptParams& p, const TargetRows& rows, Run run) {
 // The whole batch on the calling thread: the CPU ops.
 template <class Links>
 void accept_on_cpu(const AcceptParams& p, const TargetRows& rows, const Links& links) {
+  clear_rows_of_no_request(p);
   with_source(p, rows, [&](auto source) {
     for (int b = 0; b < p.batch_size; ++b) {
       SerialTeam team;

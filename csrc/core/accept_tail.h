@@ -85,6 +85,11 @@ SPECFAST_HD void clear_predict(Team& team, const AcceptParams& p, int b, const W
   }
 }
 
+// The same where there is no request: a ragged batch may have rows all the same.
+inline void clear_rows_of_no_request(const AcceptParams& p) {
+  for (int64_t row = 0; p.batch_size == 0 && row < p.num_rows; ++row) p.predict[row] = kNoToken;
+}
+
 // Writes the whole record of one request and returns its commit_len. One part runs it.
 template <class Team>
 SPECFAST_HD int32_t write_record(Team& team, const AcceptParams& p, int b, const Window& window,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/accept_launch.cuh"
 #include "core/device_team.cuh"
 #include "core/launch.cuh"
 #include "core/row_form.h"
@@ -58,7 +59,7 @@ void launch_sampled(const Params& p, int count, int32_t vocab_size, int group_by
 template <class Rule>
 void launch_sampled_accept(const SampledAcceptParams& p, cudaStream_t stream) {
   int count = p.accept.batch_size;
-  if (count == 0) return;
+  if (count == 0) return clear_rows_of_no_request(p.accept, stream);
   with_row_form(p.rows, p.sampling, [&](auto type, auto edited) {
     using T = decltype(type);
     launch_sampled<SampledRequest<T, decltype(edited)::value, Rule>>(

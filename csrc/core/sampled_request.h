@@ -72,6 +72,7 @@ struct SampledRequest {
 // The whole batch on the calling thread: the CPU ops.
 template <class Rule>
 void sampled_accept_on_cpu(const SampledAcceptParams& p) {
+  clear_rows_of_no_request(p.accept);
   with_row_form(p.rows, p.sampling, [&](auto type, auto edited) {
     for (int b = 0; b < p.accept.batch_size; ++b) {
       SerialTeam team;

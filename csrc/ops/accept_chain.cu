@@ -20,7 +20,7 @@ AcceptShape shape_for(int batch_size) {
 
 void accept_chain_cuda(const AcceptChainParams& params, CUstream_st* stream) {
   const AcceptParams& p = params.accept;
-  if (p.batch_size == 0) return;
+  if (p.batch_size == 0) return clear_rows_of_no_request(p, stream);
   with_source(p, params.rows, [&](auto source) {
     using Source = decltype(source);
     if constexpr (std::is_same_v<Source, GivenPredictions>) {

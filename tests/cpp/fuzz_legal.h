@@ -127,7 +127,6 @@ class RecordCheck {
       check_status(b);
       check_path(b);
     }
-    if (p_.batch_size == 0) return;
     for (int64_t row = 0; row < p_.num_rows; ++row) {
       if (!overlap_) CHECK_EQ(p_.predict[row], committed_[row]);
       CHECK(p_.predict[row] >= kNoToken && p_.predict[row] < p_.vocab_size);

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 import torch
 from accept_batches import int32
-from specfast import FinishReason, FinishRules, ops
+from specfast import AcceptRecord, FinishReason, FinishRules, SamplingRules, ops
 
 A, B, EOS = 10, 11, 2
 
@@ -68,3 +68,21 @@ def test_stop_ids_min_tokens_and_ignore_eos(device: str) -> None:
     assert ending(eos_token_ids=eos, min_tokens_left=int32([2])) == (3, FinishReason.EOS)
     assert ending(eos_token_ids=eos, min_tokens_left=int32([4])) == (4, FinishReason.NOT_FINISHED)
     assert ending(eos_token_ids=eos, min_tokens_left=int32([-(2**31)])) == (1, FinishReason.EOS)
+
+
+@pytest.mark.parametrize("rule", ["greedy", "target_only"])
+def test_rows_of_a_ragged_batch_without_requests_are_padding(device: str, rule: str) -> None:
+    record = AcceptRecord.empty(0, 3, 5, device)
+    record.predict.fill_(77)
+    nothing = int32([], device=device)
+    sampling = SamplingRules(nothing.float(), nothing.long()) if rule != "greedy" else None
+    ops.accept_chain(
+        nothing.view(0, 3),
+        nothing,
+        target_logits=torch.zeros(5, 4, device=device),
+        qo_indptr=int32([2], device=device),
+        rule=rule,
+        sampling=sampling,
+        out=record,
+    )
+    assert record.predict.tolist() == [-1] * 5
