@@ -17,6 +17,7 @@ constexpr Size kSizes[] = {{1, 2, 3}, {3, 9, 40}, {9, 5, 2100}, {70, 4, 1030}, {
 TEST(sample_rows_kernel_equals_the_cpu_body) {
   unsigned seed = 0;
   for (Size size : kSizes) {
+    if (testing::is_skipped(size.batch, size.vocab)) continue;
     for (int variant = 0; variant < 8; ++variant, ++seed) {
       bool edited = (variant & 1) != 0;
       bool filtered = (variant & 2) != 0;

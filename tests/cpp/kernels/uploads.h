@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -7,6 +8,12 @@
 #include "device_array.h"
 
 namespace specfast::testing {
+
+// SPECFAST_SMALL_CASES=1: under a tool that looks at every access, of which large cases have many.
+inline bool is_skipped(int batch, int vocab) {
+  const char* small = std::getenv("SPECFAST_SMALL_CASES");
+  return small != nullptr && *small == '1' && (batch > 16 || vocab > 4096);
+}
 
 // Copies of host vectors on the device, whatever they hold; fetch() brings back what a record is
 // made of.
