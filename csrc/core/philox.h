@@ -8,7 +8,7 @@ namespace specfast {
 
 // Philox4x32-10 (Salmon et al., SC 2011), and what the library's counters mean: docs/numerics.md,
 // "Random numbers".
-enum Purpose : int32_t { kDraftDraw = 0, kAcceptCoin = 1, kFinalDraw = 2 };
+enum Purpose : int32_t { kDraftDraw = 0, kAcceptCoin = 1, kFinalDraw = 2, kFinalInnerDraw = 3 };
 
 constexpr uint32_t kRandomVersion = 1;
 

@@ -8,7 +8,8 @@ namespace specfast {
 struct TargetOnlyRule {
   static constexpr bool kStepwise = true;  // decides row by row
 
-  SPECFAST_HD explicit TargetOnlyRule(const SampledAcceptParams&) {}
+  template <class Params>
+  SPECFAST_HD explicit TargetOnlyRule(const Params&) {}
 
   template <class Arena>
   SPECFAST_HD void place(Arena&, const SampledAcceptParams&) {}
@@ -21,9 +22,8 @@ struct TargetOnlyRule {
   }
 
   // The accepted child of the row's node, by its number in sibling order, or -1.
-  template <class Team, class T, bool kEdited>
-  SPECFAST_HD int32_t choose(Team& team, SampledState<T, kEdited>& s, int32_t node,
-                             int32_t* status) {
+  template <class Team, class State>
+  SPECFAST_HD int32_t choose(Team& team, State& s, int32_t node, int32_t* status) {
     DraftChildren& children = s.children;
     auto& row = s.row;
     if (row.kind != kOrdinaryRow) return s.child_with(row.argmax, status);
@@ -56,8 +56,8 @@ struct TargetOnlyRule {
   }
 
   // The token after a row whose children were all rejected.
-  template <class Team, class T, bool kEdited>
-  SPECFAST_HD Drawn finish(Team& team, SampledState<T, kEdited>& s, int32_t node) {
+  template <class Team, class State>
+  SPECFAST_HD Drawn finish(Team& team, State& s, int32_t node) {
     return s.row.draw(team, s.children.excluded(),
                       [&](uint64_t total) { return s.final_target(node, total); });
   }

@@ -7,30 +7,14 @@
 namespace specfast {
 namespace {
 
-// The links of a tree; all absent for a chain.
-struct LinkInputs {
-  const OptionalTensor& retrieve_next_token;
-  const OptionalTensor& retrieve_next_sibling;
-  const OptionalTensor& retrieve_index;
-};
-
 struct CoinInputs {
   const OptionalTensor& accept;
   const OptionalTensor& final;
 };
 
 void check_links(ArgChecks& args, const LinkInputs& in, bool return_trim, DraftLinks& p) {
+  p = checked_links(args, in);
   bool tree = in.retrieve_next_token.has_value();
-  args.require(
-      tree == in.retrieve_next_sibling.has_value() && (tree || !in.retrieve_index.has_value()),
-      "expected retrieve_next_token and retrieve_next_sibling of a tree, or for a chain "
-      "no links, got only some of them");
-  auto links = [&](const OptionalTensor& tensor, const char* name) {
-    return args(tensor, name).dtype(kInt32).shape({"B", "N"}).contiguous().data<int32_t>();
-  };
-  p.retrieve_next_token = links(in.retrieve_next_token, "retrieve_next_token");
-  p.retrieve_next_sibling = links(in.retrieve_next_sibling, "retrieve_next_sibling");
-  p.retrieve_index = links(in.retrieve_index, "retrieve_index");
   args.require(!(tree && return_trim), "expected return_trim of a chain, got the links of a tree");
   if (!tree) check_chain_width(args);
 }

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "core/draft_links.h"
 #include "core/sampling_params.h"
 #include "torch/tensor_args.h"
 
@@ -37,6 +38,28 @@ struct ProposalInputs {
   const OptionalTensor& row_of_node;
   const OptionalTensor& d2t;
 };
+
+// The links of a tree; all absent for a chain.
+struct LinkInputs {
+  const OptionalTensor& retrieve_next_token;
+  const OptionalTensor& retrieve_next_sibling;
+  const OptionalTensor& retrieve_index;
+};
+
+// B and N are known.
+inline DraftLinks checked_links(ArgChecks& args, const LinkInputs& in) {
+  bool tree = in.retrieve_next_token.has_value();
+  args.require(
+      tree == in.retrieve_next_sibling.has_value() && (tree || !in.retrieve_index.has_value()),
+      "expected retrieve_next_token and retrieve_next_sibling of a tree, or for a chain "
+      "no links, got only some of them");
+  auto links = [&](const OptionalTensor& tensor, const char* name) {
+    return args(tensor, name).dtype(kInt32).shape({"B", "N"}).contiguous().data<int32_t>();
+  };
+  return {links(in.retrieve_next_token, "retrieve_next_token"),
+          links(in.retrieve_next_sibling, "retrieve_next_sibling"),
+          links(in.retrieve_index, "retrieve_index")};
+}
 
 inline void check_edits(ArgChecks& args, const SamplingInputs& in, SamplingParams& p) {
   bool some = in.edit_indptr.has_value();

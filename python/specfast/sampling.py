@@ -194,3 +194,57 @@ class SampledRows:
             records=RowRecord.empty(num_rows, device),
             status=torch.empty(num_rows, dtype=torch.int32, device=device),
         )
+
+
+@dataclass
+class RowStats:
+    """What one shard of the vocabulary says of R verify rows, or G shards together.
+
+    Words of int64, the same number whatever they hold, so that ranks gather them as they are. Per
+    row (docs/numerics.md, "Shards"): the largest value, the mass of the tokens that no draft
+    carries and one drawn from them, a word per candidate, a word per token of the best
+    ``max_top_k``.
+
+    packed : int64 [R, W], or [G, R, W] by shard; W = 3 + max_candidates + max_top_k
+    max_candidates : int    children of a node that are looked at, in sibling order
+    max_top_k : int         the largest ``top_k`` that a request may have; 0: none may have one
+    """
+
+    packed: Tensor
+    max_candidates: int
+    max_top_k: int = 0
+
+    @classmethod
+    def empty(
+        cls,
+        num_rows: int,
+        device: torch.device | str,
+        max_candidates: int,
+        max_top_k: int = 0,
+        *,
+        num_shards: int | None = None,
+    ) -> RowStats:
+        """Allocate records of one shard, or of ``num_shards`` to gather them into."""
+        shape = [num_rows, 3 + max_candidates + max_top_k]
+        if num_shards is not None:
+            shape = [num_shards, *shape]
+        packed = torch.empty(shape, dtype=torch.int64, device=device)
+        return cls(packed, max_candidates, max_top_k)
+
+
+@dataclass
+class MergedRows:
+    """The target's token after each of R verify rows, as all shards together have it.
+
+    target_predict : int32 [R]    -1 where a row gives none: the path ends there, and with token 0
+    status : int32 [R]            specfast.Status bits
+    """
+
+    target_predict: Tensor
+    status: Tensor
+
+    @classmethod
+    def empty(cls, num_rows: int, device: torch.device | str) -> MergedRows:
+        """Allocate the buffers, uninitialised; the op writes every element."""
+        predict = torch.empty(num_rows, dtype=torch.int32, device=device)
+        return cls(predict, torch.empty_like(predict))

@@ -218,6 +218,48 @@ def _build_verify_window(impl: Any, device: str) -> Outputs:
     return {**vars(window)}
 
 
+def _row_stats(impl: Any, device: str) -> Outputs:
+    drafts, sampling = _sharded_round(device)
+    stats = _shard(impl, drafts, sampling, 1, device)
+    return {"packed": stats.packed}
+
+
+def _merge_row_stats(impl: Any, device: str) -> Outputs:
+    drafts, sampling = _sharded_round("cpu")
+    shards = [_shard(specfast.reference, drafts, sampling, i, "cpu").packed for i in range(2)]
+    stats = specfast.RowStats(torch.stack(shards).to(device), 1, 20)
+    _, sampling = _sharded_round(device)
+    merged = impl.merge_row_stats(stats, _prefix_lens().to(device), sampling, vocab_size=VOCAB)
+    return {"target_predict": merged.target_predict, "status": merged.status}
+
+
+def _sharded_round(device: str) -> tuple[Tensor, specfast.SamplingRules]:
+    """Chains, and rules that shards can follow."""
+    drafts = _drafts(_logits(), torch.arange(NODES - 1).expand(BATCH, -1))
+    rules = _sampling(device)
+    rules.top_p = torch.tensor([1.0, 1.0, 0.8, 1.0]).to(device)
+    return drafts.to(device), rules
+
+
+def _shard(
+    impl: Any, drafts: Tensor, sampling: specfast.SamplingRules, number: int, device: str
+) -> specfast.RowStats:
+    """One of two shards of unequal size."""
+    offsets = (0, 400, VOCAB)
+    columns = slice(offsets[number], offsets[number + 1])
+    stats: specfast.RowStats = impl.row_stats(
+        drafts,
+        _prefix_lens().to(device),
+        _logits()[:, columns].to(device),
+        sampling,
+        vocab_size=VOCAB,
+        max_candidates=1,
+        max_top_k=20,
+        vocab_offset=offsets[number],
+    )
+    return stats
+
+
 def _sampling(device: str, edited: bool = False) -> specfast.SamplingRules:
     """Four ways to sample, the last one greedy; ``edited``: with a penalty and a bias."""
     rules = specfast.SamplingRules(
@@ -245,7 +287,9 @@ SELF_TESTS: dict[str, SelfTest] = {
     "accept_tree": _accept_tree,
     "build_tree": _build_tree,
     "build_verify_window": _build_verify_window,
+    "merge_row_stats": _merge_row_stats,
     "relocate_kv": _relocate_kv,
+    "row_stats": _row_stats,
     "sample_rows": _sample_rows,
     "schedule_verify_lens": _schedule_verify_lens,
     "select_and_build_tree": _select_and_build_tree,

@@ -5,5 +5,6 @@ from specfast.ops.plan import *  # noqa: F403
 from specfast.ops.relocate import *  # noqa: F403
 from specfast.ops.sample import *  # noqa: F403
 from specfast.ops.sampled_accept import *  # noqa: F403
+from specfast.ops.shards import *  # noqa: F403
 from specfast.ops.tree import *  # noqa: F403
 from specfast.ops.verify import *  # noqa: F403

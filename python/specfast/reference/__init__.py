@@ -2,9 +2,11 @@
 
 from specfast.reference.accept import accept_chain as accept_chain
 from specfast.reference.accept import accept_tree as accept_tree
+from specfast.reference.merge_row_stats import merge_row_stats as merge_row_stats
 from specfast.reference.plan import build_verify_window as build_verify_window
 from specfast.reference.plan import schedule_verify_lens as schedule_verify_lens
 from specfast.reference.relocate import relocate_kv as relocate_kv
+from specfast.reference.row_stats import row_stats as row_stats
 from specfast.reference.sample import sample_rows as sample_rows
 from specfast.reference.tree import build_tree as build_tree
 from specfast.reference.tree import select_and_build_tree as select_and_build_tree

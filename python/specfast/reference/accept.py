@@ -90,11 +90,6 @@ def accept_chain(
     logprobs: LogprobsMode | None = None,
 ) -> AcceptRecord:
     """Accept the prefix of the drafts that the rule keeps; see the op."""
-    batch_size, num_nodes = draft_tokens.shape
-    following = torch.arange(1, num_nodes + 1, dtype=torch.int32)
-    following[-1] = -1
-    next_token = following.expand(batch_size, num_nodes)
-    next_sibling = torch.full((batch_size, num_nodes), -1, dtype=torch.int32)
     batch = AcceptBatch(
         draft_tokens,
         prefix_lens,
@@ -105,14 +100,21 @@ def accept_chain(
         verify_lens,
         finish or FinishRules(),
         out_cache_loc,
-        num_nodes,
-        (next_token, next_sibling),
+        draft_tokens.shape[1],
+        chain_links(draft_tokens),
         None,
     )
     thresholds = (threshold_single, threshold_acc)
     return _accept(
         batch, rule, sampling, proposal, thresholds, logprobs, return_trim, previous_status
     )
+
+
+def chain_links(draft_tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """First children and next siblings of chains: node i + 1 follows node i."""
+    following = torch.arange(1, draft_tokens.shape[1] + 1, dtype=torch.int32)
+    following[-1] = -1
+    return following.expand(draft_tokens.shape), torch.full(draft_tokens.shape, -1).int()
 
 
 def _accept(

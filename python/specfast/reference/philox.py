@@ -18,6 +18,7 @@ class Purpose(IntEnum):
     DRAFT = 0
     ACCEPT = 1
     FINAL = 2
+    FINAL_INNER = 3
 
 
 def philox4x32(counter: Words, key: tuple[int, int]) -> Words:
