@@ -12,9 +12,11 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specfast.drafters.base import DraftBatch, Drafter, PlainDecoding
+from specfast.engine.agreed_draft import agreed_draft, agreed_lens
 from specfast.engine.detokenizer import StoppingDetokenizer
 from specfast.engine.invariants import check_pages, check_round
 from specfast.engine.pool import PagedKvPool, PageTable
+from specfast.engine.rank_agreement import RankAgreement
 from specfast.engine.requests import Generation, Request, RoundOutput
 from specfast.engine.target import Target
 from specfast.engine.verifier import Verifier
@@ -56,6 +58,10 @@ class Engine:
         if absent, and then kept in ``engine.seed``.
     tokenizer : transformers tokenizer, optional
         Finds stop strings; needed for requests that have some.
+    agreement : RankAgreement, optional
+        For one engine per rank of a process group, each with the same requests in the same order
+        and with the same ``seed``: whose drafts, plan and accepted paths hold. Absent: each its
+        own.
     check_invariants : bool
         Check the invariants of a round after each one, on the host; a violation raises
         RuntimeError.
@@ -89,6 +95,7 @@ class Engine:
         verify_width: int = 8,
         seed: int | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
+        agreement: RankAgreement | None = None,
         check_invariants: bool = True,
     ) -> None:
         for name, value in (
@@ -122,7 +129,8 @@ class Engine:
         self._page_table = PageTable(
             max_batch_size, pages_per_request, page_size, self.target.device
         )
-        self._verifier = Verifier(self.target, self.pool, self._page_table)
+        self._agreement = agreement
+        self._verifier = Verifier(self.target, self.pool, self._page_table, agreement)
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._num_requests = 0
@@ -259,11 +267,15 @@ class Engine:
     def _round(self, requests: list[Request]) -> list[RoundOutput]:
         draft = self.drafter.propose(requests, self.verify_width)
         _check_draft(draft, len(requests), self.verify_width)
+        if self._agreement is not None:
+            draft = agreed_draft(self._agreement, draft, self.verify_width)
         prefix_lens = [request.committed_len for request in requests]
         verify_lens = [
             max(1, min(wanted, draft.tokens.shape[1], self.context_length - prefix_len))
             for wanted, prefix_len in zip(draft.verify_lens, prefix_lens, strict=True)
         ]
+        if self._agreement is not None:
+            verify_lens = agreed_lens(self._agreement, verify_lens)
         for request, prefix_len, rows in zip(requests, prefix_lens, verify_lens, strict=True):
             self._allocate(request, prefix_len + rows)
         record = self._verifier.verify(requests, draft, verify_lens)

@@ -12,6 +12,7 @@ from specfast import ops
 from specfast.drafters.base import DraftBatch
 from specfast.engine.attention import PagedAttention
 from specfast.engine.pool import PagedKvPool, PageTable
+from specfast.engine.rank_agreement import RankAgreement, Site
 from specfast.engine.requests import Request
 from specfast.engine.rows import RowBatch, lay_out_rows
 from specfast.engine.rules import BatchRule, choose_rule
@@ -22,8 +23,15 @@ from specfast.records import AcceptRecord, FinishRules, TreeRecord
 class Verifier:
     """Runs prefills and verify rounds; each returns its record on the host, in one copy."""
 
-    def __init__(self, target: Target, pool: PagedKvPool, page_table: PageTable) -> None:
+    def __init__(
+        self,
+        target: Target,
+        pool: PagedKvPool,
+        page_table: PageTable,
+        agreement: RankAgreement | None = None,
+    ) -> None:
         self._target = target
+        self._agreement = agreement
         self._pool = pool
         self._page_table = page_table
         self._layout = pool.layout()
@@ -48,6 +56,7 @@ class Verifier:
             out_cache_loc=rows.out_cache_loc[-1:],
         )
         rule.decide(accept, record)
+        self._agree(packed)
         return _unpacked(packed.cpu(), *sizes)
 
     def verify(
@@ -70,6 +79,9 @@ class Verifier:
         sizes = (rows.batch_size, tokens.shape[1], rows.num_rows, rule.wants_logprobs)
         record, packed = _packed_record(*sizes, tokens.device)
         self._accept(requests, tokens, tree, rows, logits, rule, record)
+        self._agree(packed)
+        if tree is not None:
+            self._relocate(rows, record)
         return _unpacked(packed.cpu(), *sizes)
 
     def _lay_out(self, requests: Sequence[Request], verify_lens: Sequence[int]) -> RowBatch:
@@ -132,6 +144,13 @@ class Verifier:
             accumulate_status=True,
         )
         rule.decide(accept, record)
+
+    def _agree(self, packed: Tensor) -> None:
+        """Other ranks may have decided otherwise: before anything moves, all take the same."""
+        if self._agreement is not None:
+            self._agreement.decide(Site.ACCEPT, packed)
+
+    def _relocate(self, rows: RowBatch, record: AcceptRecord) -> None:
         ops.relocate_kv(
             self._layout,
             record.accept_index,

@@ -1,0 +1,42 @@
+"""A round of one engine per rank: what they have to have in common before the target runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from specfast.drafters.base import DraftBatch
+from specfast.engine.rank_agreement import RankAgreement, Site
+
+
+def agreed_draft(agreement: RankAgreement, draft: DraftBatch, verify_width: int) -> DraftBatch:
+    """The draft of rank 0, of its width and form; what drafts were drawn from stays a rank's own.
+
+    The message has room for ``verify_width`` nodes, whatever a rank has drafted.
+    """
+    batch_size, num_nodes = draft.tokens.shape
+    device = draft.tokens.device
+    form = torch.tensor([num_nodes, draft.parents is not None], device=device)
+    verify_lens = torch.tensor(draft.verify_lens, device=device)
+    tokens = torch.full((batch_size, verify_width), -1, dtype=torch.int64, device=device)
+    tokens[:, :num_nodes] = draft.tokens
+    parents = torch.full_like(tokens, -1)
+    if draft.parents is not None:
+        parents[:, :num_nodes] = draft.parents
+    agreement.decide(Site.DRAFT, form, verify_lens, tokens, parents)
+    num_nodes, is_tree = form.tolist()
+    return replace(
+        draft,
+        tokens=tokens[:, :num_nodes].to(draft.tokens.dtype),
+        verify_lens=verify_lens.tolist(),
+        parents=parents[:, :num_nodes].int() if is_tree else None,
+    )
+
+
+def agreed_lens(agreement: RankAgreement, verify_lens: list[int]) -> list[int]:
+    """The rows that rank 0 verifies of each request."""
+    lens = torch.tensor(verify_lens)
+    agreement.decide(Site.PLAN, lens)
+    agreed: list[int] = lens.tolist()
+    return agreed
