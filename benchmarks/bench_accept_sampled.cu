@@ -45,6 +45,7 @@ class SampledAccept : public AcceptWorkload {
         filtered_(contains(point.variant, "top-k")),
         has_proposal_(contains(point.variant, "q ")),
         dense_(contains(point.variant, "dense")),
+        at_once_(contains(point.variant, "at once")),
         temperature_(1, batch_),
         q_temperature_(1, batch_),
         top_p_(1, batch_),
@@ -74,8 +75,13 @@ class SampledAccept : public AcceptWorkload {
     top_k_.upload();
     seeds_.upload();
     if (has_proposal_) make_proposal();
+    if (at_once_) {
+      size_t rows = static_cast<size_t>(batch_) * nodes_;
+      SPECFAST_CUDA_CHECK(cudaMalloc(&stored_rows_, rows * sizeof(StoredRow)));
+    }
   }
   ~SampledAccept() override {
+    cudaFree(stored_rows_);
     for (auto& [host, device] : probs_) {
       free(host);
       cudaFree(device);
@@ -94,6 +100,7 @@ class SampledAccept : public AcceptWorkload {
     double row_bytes = LogitPool::kRowBytes;
     traffic.bytes -= traffic.rows_mean * batch_ * row_bytes;
     traffic.rows_mean = mean_accept_len();
+    if (at_once_) traffic.rows_mean = traffic.rows_max = nodes_;
     if (has_proposal_) row_bytes *= dense_ ? 3 : 2;
     traffic.bytes += traffic.rows_mean * batch_ * row_bytes;
     return traffic;
@@ -160,6 +167,8 @@ class SampledAccept : public AcceptWorkload {
     }
     p.threshold_single = 1.0f;
     p.threshold_acc = 1.0f;
+    // The CPU body reads the rows as it comes to them: both ways have one result.
+    if (side == Side::kDevice) p.stored_rows = stored_rows_;
     if (!has_proposal_) return p;
     p.proposal.rows_per_request = nodes_;
     p.proposal.num_rows = batch_ * nodes_;
@@ -177,7 +186,8 @@ class SampledAccept : public AcceptWorkload {
     return p;
   }
 
-  bool is_tree_, filtered_, has_proposal_, dense_;
+  bool is_tree_, filtered_, has_proposal_, dense_, at_once_;
+  StoredRow* stored_rows_ = nullptr;
   SetArray<float> temperature_, q_temperature_, top_p_;
   SetArray<int32_t> top_k_, next_token_, next_sibling_, request_of_row_;
   SetArray<int64_t> seeds_;
@@ -229,14 +239,26 @@ Registrar target_only(benchmark<TargetOnly>(
      point("tree, T, cold", 256, 64, 110), point("tree, T top-k top-p, warm", 1, 64, 30),
      point("tree, T top-k top-p, cold", 64, 64, 60), point("tree, T top-k top-p, cold", 256, 64, 0),
      point("tree, T top-k top-p, cold", 8, 16, 50), point("chain, T, warm", 1, 8, 18),
-     point("chain, T, cold", 64, 8, 45)}));
+     point("chain, T, cold", 8, 8, 0), point("chain, T, cold", 64, 8, 45),
+     point("chain rows at once, T, warm", 1, 8, 18), point("chain rows at once, T, cold", 8, 8, 0),
+     point("chain rows at once, T, cold", 64, 8, 45),
+     point("tree rows at once, T, warm", 1, 16, 0)}));
 Registrar rejection(benchmark<Rejection>(
     "accept_rejection",
     {point("chain, T, q dense, warm", 1, 8, 18), point("chain, T, q dense, cold", 64, 8, 60),
      point("chain, T, q record, warm", 1, 8, 18), point("chain, T, q record, cold", 64, 8, 45),
-     point("chain, T top-k top-p, q dense, cold", 64, 8, 110)}));
-Registrar block(benchmark<Block>("accept_block", {point("chain, T, q dense, warm", 1, 8, 18),
-                                                  point("chain, T, q dense, cold", 64, 8, 150)}));
+     point("chain, T top-k top-p, q dense, cold", 64, 8, 110),
+     point("chain, T, q dense, cold", 8, 8, 0),
+     point("chain rows at once, T, q dense, warm", 1, 8, 18),
+     point("chain rows at once, T, q dense, cold", 8, 8, 0),
+     point("chain rows at once, T, q dense, cold", 64, 8, 60)}));
+Registrar block(benchmark<Block>("accept_block",
+                                 {point("chain, T, q dense, warm", 1, 8, 18),
+                                  point("chain, T, q dense, cold", 8, 8, 0),
+                                  point("chain, T, q dense, cold", 64, 8, 150),
+                                  point("chain rows at once, T, q dense, warm", 1, 8, 18),
+                                  point("chain rows at once, T, q dense, cold", 8, 8, 0),
+                                  point("chain rows at once, T, q dense, cold", 64, 8, 150)}));
 
 }  // namespace
 }  // namespace specfast::bench

@@ -185,7 +185,7 @@ class TestEveryOp:
     def test_has_tests(self, op: str) -> None:
         assert f"{op}(" in (ROOT / f"tests/ops/test_{op}.py").read_text()
         assert any(
-            f"{op}_cpu(" in text and "ThreadTeam::run" in text
+            f"{op}_cpu(" in text and ("ThreadTeam::run" in text or "_on_threads" in text)
             for _, text in sources("tests/cpp/test_*.cpp")
         )
         assert any(f"{op}_cuda(" in text for _, text in sources("tests/cpp/kernels/test_*.cu"))

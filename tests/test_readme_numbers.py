@@ -17,6 +17,16 @@ SIZES = {
     ("accept_tree", "greedy, logits, cold", 16): [64],
     ("accept_chain", "greedy, logits, cold", 8): [1, 8, 64, 256],
     ("accept_chain", "greedy, logits, warm", 8): [1, 8],
+    ("accept_target_only", "tree, T, cold", 64): [64, 256],
+    ("accept_target_only", "tree, T, warm", 64): [1],
+    ("accept_target_only", "tree, T top-k top-p, cold", 64): [64, 256],
+    ("accept_target_only", "tree, T top-k top-p, warm", 64): [1],
+    ("accept_rejection", "chain, T, q dense, cold", 8): [64],
+    ("accept_rejection", "chain, T, q dense, warm", 8): [1],
+    ("accept_block", "chain, T, q dense, cold", 8): [64],
+    ("accept_block", "chain, T, q dense, warm", 8): [1],
+    ("schedule_verify_lens", "", 8): [256],
+    ("build_verify_window", "", 8): [256],
     ("relocate_kv", "64 buffers x 2048 B", 64): [64],
     ("relocate_kv", "61 buffers x 1152 B", 64): [64],
 }
@@ -79,8 +89,17 @@ def test_every_row_shows_its_own_time(checkout: Path) -> None:
         for row in measured_rows()
         if (row["variant"], row["nodes"], row["batch"]) == ("greedy, logits, cold", 64, 64)
     )
-    line = next(line for line in text.splitlines() if "64-node trees" in line and "| 64 |" in line)
-    assert line.split(" | ")[2:] == ["2.5 / 7", f"**{accept_tree_64['us']:.1f}**", "2.50", "631 |"]
+    line = next(
+        line
+        for line in text.splitlines()
+        if "greedy accept of 64-node trees" in line and "| 64 |" in line
+    )
+    assert line.split(" | ")[2:] == [
+        "2.5 / 7",
+        f"**{accept_tree_64['us']:.1f}**",
+        "2.50",
+        "631 SGLang |",
+    ]
     assert update_readme(checkout, "--check").returncode == 0
 
 

@@ -32,7 +32,7 @@ struct AcceptParams {
 
   IdView draft_tokens;  // [B, N]; column 0 is not read
   int64_t draft_tokens_stride;
-  const int32_t* prefix_lens;  // [B] committed KV; clamped into [0, 2^31 - 1 - S], kBadParam
+  const int32_t* prefix_lens;  // [B] committed KV; 0 where outside [0, 2^31 - 1 - S], kBadParam
   const int32_t* qo_indptr;    // [B + 1] first row of each request, or null: row b * N
   const int32_t* verify_lens;  // [B] nodes verified, anchor included; 0 = padded slot; or null: all
   IdView out_cache_loc;        // [R] KV slot of each row, or null

@@ -13,23 +13,22 @@ struct BlockResidualWeights {
   float p_factor;
   float q_factor;
 
-  SPECFAST_HD float rest(float weight, float base) const {
-    float rest = fmaf(ratio, weight * p_factor, -(base * q_factor));
+  SPECFAST_HD static float rest(float ratio, float p, float q) {
+    float rest = fmaf(ratio, p, -q);
     return rest > 0.0f ? rest : 0.0f;
+  }
+  SPECFAST_HD float of(float weight, float base) const {
+    return rest(ratio, weight * p_factor, base * q_factor);
   }
   SPECFAST_HD float one(int32_t id, float value) const {
     float weight = kept.one(id, value);
-    return weight == 0.0f ? 0.0f : rest(weight, q.base(id));
-  }
-  // min(r p, q)
-  SPECFAST_HD float overlap(int32_t id, float value) const {
-    return min_of(ratio * (kept.one(id, value) * p_factor), q.base(id) * q_factor);
+    return weight == 0.0f ? 0.0f : of(weight, q.base(id));
   }
   SPECFAST_HD void group(int32_t id, const float (&values)[kGroupIds],
                          float (&out)[kGroupIds]) const {
     q.bases(id, out);
     SPECFAST_UNROLL
-    for (int i = 0; i < kGroupIds; ++i) out[i] = rest(kept.one(id + i, values[i]), out[i]);
+    for (int i = 0; i < kGroupIds; ++i) out[i] = of(kept.one(id + i, values[i]), out[i]);
   }
   SPECFAST_HD uint64_t group_mass(int32_t id, const float (&values)[kGroupIds]) const {
     return mass_of_group(*this, id, values);
@@ -39,12 +38,29 @@ struct BlockResidualWeights {
 // Keeps the longest prefix of a chain that its own coin confirms; see docs/numerics.md, "Block".
 // `ratio` is r of the article: the joint likelihood ratio of the drafts so far, capped at 1.
 struct BlockRule {
-  static constexpr bool kStepwise = false;  // decides row by row
+  static constexpr bool kStepwise = false;  // decides on the whole chain
+
+  // One draft as its row and q know it.
+  struct Draft {
+    int32_t token;
+    float value;
+    float q;
+    bool is_bad;
+
+    SPECFAST_HD static Draft of(int32_t token, float value, const ProposalRow& row) {
+      Draft draft{token, value, 0.0f, false};
+      draft.q = row.base(token, &draft.is_bad) * row.factor();
+      return draft;
+    }
+  };
+  Draft* all_drafts = nullptr;  // scratch [N], if rows were recorded
 
   SPECFAST_HD explicit BlockRule(const SampledAcceptParams&) {}
 
   template <class Arena>
-  SPECFAST_HD void place(Arena&, const SampledAcceptParams&) {}
+  SPECFAST_HD void place(Arena& arena, const SampledAcceptParams& p) {
+    if (p.stored_rows != nullptr) all_drafts = arena.template scratch<Draft>(p.accept.num_nodes);
+  }
 
   template <class Team, class State>
   SPECFAST_HD void walk(Team& team, State& s, Path& path, float* logprobs) {
@@ -52,6 +68,8 @@ struct BlockRule {
     int32_t last = s.window.verified - 1;
     int32_t drafts = 0;
     while (drafts < last && tokens[drafts + 1] != kNoToken) ++drafts;
+
+    if (s.has_stored_rows()) look_at_all(team, s, drafts);
 
     ProposalRow q(s.p.proposal);
     float ratio = 1.0f;
@@ -62,8 +80,10 @@ struct BlockRule {
     for (; i < drafts && ratio > 0.0f; ++i) {
       // What is known of the draft is asked for while the row comes.
       s.begin_open(team, i);
-      q.open(s.b, i, s.p.accept.num_nodes);
-      Draft draft = Draft::of(s, q, tokens[i + 1]);
+      if (!s.has_stored_rows()) q.open(s.b, i, s.p.accept.num_nodes);
+      Draft draft = s.has_stored_rows()
+                        ? all_drafts[i]
+                        : Draft::of(tokens[i + 1], s.row.row.value(tokens[i + 1]), q);
       s.finish_open(team);
       path.status |= s.row.status;
       opened = i;
@@ -106,20 +126,17 @@ struct BlockRule {
   }
 
  private:
-  // One draft as its row and q know it.
-  struct Draft {
-    int32_t token;
-    float value;
-    float q;
-    bool is_bad;
-
-    template <class State>
-    SPECFAST_HD static Draft of(const State& s, const ProposalRow& row, int32_t token) {
-      Draft draft{token, s.row.row.value(token), 0.0f, false};
-      draft.q = row.base(token, &draft.is_bad) * row.factor();
-      return draft;
+  template <class Team, class State>
+  SPECFAST_HD void look_at_all(Team& team, const State& s, int32_t drafts) {
+    ProposalRow q(s.p.proposal);
+    SPECFAST_NO_UNROLL
+    for (int32_t i = team.rank(); i < drafts; i += team.size()) {
+      int32_t token = s.links.chain.tokens[i + 1];
+      q.open(s.b, i, s.p.accept.num_nodes);
+      all_drafts[i] = Draft::of(token, to_float(s.logits_of(i)[token]), q);
     }
-  };
+    team.sync_part();  // written before any is looked at
+  }
 
   template <class Team, class State>
   SPECFAST_HD static void note_logprob(Team& team, State& s, float* logprobs, int32_t at,
@@ -136,8 +153,8 @@ struct BlockRule {
   // Whether the coin of the first `i` drafts is below Z / (Z + 1 - r), where Z is the mass of
   // max(r p - q, 0) in the row at hand. On a point mass q counts as sure of its draft.
   template <class Team, class State>
-  SPECFAST_HD static bool confirms(Team& team, State& s, const ProposalRow& q, int32_t i,
-                                   float ratio, Draft draft) {
+  SPECFAST_HD static bool confirms(Team& team, State& s, ProposalRow& q, int32_t i, float ratio,
+                                   Draft draft) {
     double coin = s.accept_coin(i - 1, 0, i - 1).value();
     double missing = 1.0 - static_cast<double>(ratio);
     auto excess = [&](double z) { return z - coin * (z + missing); };  // grows with z
@@ -148,17 +165,20 @@ struct BlockRule {
     // in min(r p, q). Both to within all roundings of a sum over 2^20 tokens.
     constexpr double kSumError = 1e-5;
     constexpr double kError = 1e-9;
-    auto weights = rest_of(s, q, ratio);
-    uint64_t least = to_mass(weights.one(draft.token, draft.value));
-    double most = static_cast<double>(ratio) - weights.overlap(draft.token, draft.value);
+    float p_factor = inverse_mass(s.row.mass);
+    float p = s.row.weight_of(draft.token, draft.value) * p_factor;
+    uint64_t least = to_mass(BlockResidualWeights::rest(ratio, p, draft.q));
+    double most = static_cast<double>(ratio) - min_of(ratio * p, draft.q);
+    if (s.has_stored_rows()) q.open(s.b, i, s.p.accept.num_nodes);
     if (draft.token != s.row.argmax) {
-      float best = s.row.kept.weights.max;
-      least += to_mass(weights.one(s.row.argmax, best));
-      most -= weights.overlap(s.row.argmax, best);
+      float p_best = s.row.kept.one(s.row.argmax, s.row.kept.weights.max) * p_factor;
+      float q_best = q.base(s.row.argmax) * q.factor();
+      least += to_mass(BlockResidualWeights::rest(ratio, p_best, q_best));
+      most -= min_of(ratio * p_best, q_best);
     }
     if (excess(as_share(least)) > kError) return true;
     if (excess(most + kSumError) < -kError) return false;
-    double z = as_share(s.row.sum(team, weights));
+    double z = as_share(s.row.sum(team, rest_of(s, q, ratio)));
     return coin * (z + missing) < z;
   }
   SPECFAST_HD static double as_share(uint64_t mass) {

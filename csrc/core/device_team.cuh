@@ -206,8 +206,9 @@ class ClusterTeam : public BlockTeam {
   __device__ void wait() { cooperative_groups::this_cluster().barrier_wait(); }
 
   // The hardware counts the posted bytes, so an exchange needs no fence and no cluster barrier.
-  // Posts of the exchange after next reach the same counter, and only once this part has posted to
-  // the next one, that is, has collected this one.
+  // Posts of a later exchange reach the same counter, and only once this part has collected this
+  // one: `turn` says which counter, and the caller's exchanges see to it (greedy_rows.h, where
+  // every part posts to every exchange, takes two turns, exchange.h three).
   __device__ void post(int part, uint64_t* word, uint64_t value, int turn) {
     post_word(remote_address(word, part), value, remote_address(&exchange()[turn], part));
   }
@@ -220,7 +221,7 @@ class ClusterTeam : public BlockTeam {
 
  private:
   __device__ static uint64_t* exchange() {
-    __shared__ uint64_t counters[2];
+    __shared__ uint64_t counters[kExchangeTurns];
     return counters;
   }
 

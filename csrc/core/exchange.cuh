@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "core/team.h"
+
 namespace specfast {
 
 // The instructions behind ClusterTeam::post and collect (sm_90): stores to another CTA's shared
@@ -31,7 +33,7 @@ __device__ inline void fence_counters() {
 
 // By one thread, before the cluster barrier after which others post.
 __device__ inline void init_exchange(uint64_t* counters) {
-  for (int turn = 0; turn < 2; ++turn) init_counter(&counters[turn], 1);
+  for (int turn = 0; turn < kExchangeTurns; ++turn) init_counter(&counters[turn], 1);
   fence_counters();
 }
 

@@ -13,21 +13,22 @@ SPECFAST_HD uint64_t sum_of_parts(const Team& team, const uint64_t* words) {
   return sum;
 }
 
-// Exchanges of a few words between the parts of a team, one after the other. Every call is a
-// barrier for the whole team. What it returns stays until the call after the next, if a barrier of
-// the part lies between the last look at it and the next call: the other parts wait for no thread
-// that posts nothing.
+// Exchanges of a few words between the parts of a team, one after the other. What a call returns
+// stays until the third call after it. Mailboxes take turns, three of them: who posts to one again
+// has collected two exchanges since, of which one at least was an all_gather, to which every part
+// posts behind a barrier of its threads, and so when all of them have done with the mailbox.
 class Exchange {
  public:
   static constexpr int kMaxWords = 3;
 
   template <class Arena>
   SPECFAST_HD void place(Arena& arena) {
-    mailbox_ = arena.template scratch<uint64_t>(2 * kMaxWords * kMaxParts);
+    mailbox_ = arena.template scratch<uint64_t>(kExchangeTurns * kMaxWords * kMaxParts);
   }
 
-  // Every part gives words[0..kWords), the same on all its threads, and gets those of all parts:
-  // word w of part p is at [w * kMaxParts + p].
+  // Every part gives words[0..kWords), the same on all its threads, and gets those of all parts. A
+  // barrier of the part lies between the last look at an earlier answer and this call. What is got:
+  // word w of part p at [w * kMaxParts + p].
   template <int kWords, class Team>
   SPECFAST_HD const uint64_t* all_gather(Team& team, const uint64_t (&words)[kWords]) {
     uint64_t* slot = next_slot(team);
@@ -41,8 +42,8 @@ class Exchange {
     return slot;
   }
 
-  // One subgroup of the whole team has a word, the same on its lanes; all get it. The call before
-  // and the call after are others, in which every part gives something.
+  // One subgroup of the whole team has a word, the same on its lanes; all get it. The calls before
+  // and after are all_gathers.
   template <class Team>
   SPECFAST_HD uint64_t tell(Team& team, bool has_word, uint64_t word) {
     uint64_t* slot = next_slot(team);
@@ -55,8 +56,15 @@ class Exchange {
     return *slot;
   }
 
-  // Every part gives its n_mine words as number `first` and following of `all`, which has n_all
-  // words on every part.
+  // After the last exchange, or where there was none: no part leaves before all have started.
+  template <class Team>
+  SPECFAST_HD void finish(Team& team) {
+    if (!started_) team.wait();
+    started_ = true;
+  }
+
+  // Like `tell`, since a part may have no words: every part gives its n_mine words as number
+  // `first` and following of `all`, which has n_all words on every part.
   template <class Team>
   SPECFAST_HD void gather_list(Team& team, const uint64_t* mine, int n_mine, int first,
                                uint64_t* all, int n_all) {
@@ -76,11 +84,11 @@ class Exchange {
   SPECFAST_HD uint64_t* next_slot(Team& team) {
     if (!started_) team.wait();
     started_ = true;
-    turn_ ^= 1;
+    turn_ = turn_ + 1 == kExchangeTurns ? 0 : turn_ + 1;
     return mailbox_ + turn_ * kMaxWords * kMaxParts;
   }
 
-  uint64_t* mailbox_ = nullptr;  // scratch [2, kMaxWords, kMaxParts]
+  uint64_t* mailbox_ = nullptr;  // scratch [kExchangeTurns, kMaxWords, kMaxParts]
   int turn_ = 0;
   bool started_ = false;
 };

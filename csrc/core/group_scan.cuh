@@ -33,7 +33,7 @@ __device__ KeyFlag largest_of_groups(Row& row, Team& team) {
   using Vector = RowVector<T>;
   constexpr int kVectors = sizeof(LogitGroup<T>) / sizeof(uint4);
   float best = -INFINITY;
-  int32_t best_id = 0;
+  int32_t best_id = 0;  // of a group of this thread's, once there is a best
   bool has_nan = false;
   row.for_each_arriving_group(team, [&](int32_t id, const LogitGroup<T>& group) {
     const uint4* vectors = reinterpret_cast<const uint4*>(&group);
@@ -49,6 +49,7 @@ __device__ KeyFlag largest_of_groups(Row& row, Team& team) {
   });
   // A NaN hides the rest of its vector.
   if (has_nan) return {largest_beside_nan(row, team), true};
+  if (!(best > -INFINITY)) return {0, false};
   LogitGroup<T> group = row.stored_group(best_id / kGroupIds);
   uint4 best_vector = reinterpret_cast<const uint4*>(&group)[0];
   if (kVectors == 2 && best_id % kGroupIds != 0) {

@@ -108,8 +108,10 @@ class ListRow {
   // As RowDistribution::draw, of an ordinary row with top-k.
   template <class Team, class Target>
   SPECFAST_HD Drawn draw(Team& team, const Exclusions& excluded, Target target) {
-    uint64_t total = mass - excluded.mass();
-    if (total == 0) return {candidates_.last_id(team), kZeroResidual};
+    // Candidates that are in no list, as no shard writes them, may have more mass than the lists.
+    uint64_t gone = excluded.mass();
+    if (gone >= mass) return {candidates_.last_id(team), kZeroResidual};
+    uint64_t total = mass - gone;
     candidates_.sum(team, Rest{excluded, weights});
     return {candidates_.find(team, target(total)), kStatusOk};
   }

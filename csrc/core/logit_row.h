@@ -71,11 +71,26 @@ class LogitRow {
 #endif
   }
 
+  // What single values are read from.
+  SPECFAST_HD void aim(const T* data) {
+    data_ = data;
+    aligned_ = reinterpret_cast<uintptr_t>(data) % 16 == 0;
+  }
+  // Opens the row that is aimed at, and waits for it.
+  template <class Team>
+  SPECFAST_HD void bring(Team& team) {
+    open(team, data_);
+#if defined(__CUDA_ARCH__)
+    SPECFAST_NO_UNROLL
+    for (int i = 0; i < BatchedCopy::kBatches; ++i) BatchedCopy::wait(i, turn_);
+#endif
+    team.sync_part();  // a search looks at the groups of other threads
+  }
+
   // Asks for the row; `largest` waits for it. No thread looks at the row before any more.
   template <class Team>
   SPECFAST_HD void open(const Team& team, const T* data) {
-    data_ = data;
-    aligned_ = reinterpret_cast<uintptr_t>(data) % 16 == 0;
+    aim(data);
 #if defined(__CUDA_ARCH__)
     turn_ ^= 1;
     if (team.lane() == 0) {

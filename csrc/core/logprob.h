@@ -28,6 +28,39 @@ SPECFAST_HD float log_probability(float value, float max, float scale, uint64_t 
   return static_cast<float>(exponent - (natural_log(mass) - kLnUnit));
 }
 
+// Largest logit and mass at T = 1 of the row that was opened last, without edits and filters: two
+// passes.
+struct RawRow {
+  Weights weights;
+  uint64_t mass;
+  int32_t argmax;
+};
+template <class Team, class Row>
+SPECFAST_HD RawRow raw_row(Team& team, Row& row) {
+  row.bring_row(team);
+  float best = -INFINITY;
+  int32_t best_id = 0;
+  row.row.for_each_raw_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
+    SPECFAST_UNROLL
+    for (int i = 0; i < kGroupIds; ++i) {
+      if (values[i] > best) {
+        best = values[i];
+        best_id = id + i;
+      }
+    }
+  });
+  uint64_t key = row.largest(team, argmax_key(best, best_id));
+  Weights weights{key == 0 ? -INFINITY : argmax_value(key), Weights::scale2_of(1.0f)};
+  uint64_t mine = 0;
+  row.row.for_each_raw_group(team, [&](int32_t, const float (&values)[kGroupIds]) {
+    SPECFAST_UNROLL
+    for (int i = 0; i < kGroupIds; ++i) mine += weights.mass(values[i]);
+  });
+  uint64_t words[1] = {static_cast<uint64_t>(team.sum(static_cast<int64_t>(mine)))};
+  const uint64_t* answers = row.exchange.all_gather(team, words);
+  return {weights, sum_of_parts(team, answers), argmax_id(key)};
+}
+
 // Of a token of the row that was opened last: of its filtered distribution (`processed`), or of
 // softmax(logits) as they came, which takes two more passes.
 template <class Team, class Row>
@@ -37,8 +70,8 @@ SPECFAST_HD float token_logprob(Team& team, Row& row, int32_t token, bool proces
     if (row.kind == kUnusableRow) return -INFINITY;
     return log_probability(row.row.value(token), row.kept.weights.max, scale, row.mass);
   }
-  typename Row::RawRow raw{};
-  out_of_line(row, team, [&raw](Row& self, Team& in) { raw = self.raw(in); });
+  RawRow raw{};
+  out_of_line(row, team, [&raw](Row& self, Team& in) { raw = raw_row(in, self); });
   float value = row.row.raw_value(token);
   if (!(value > -INFINITY)) return -INFINITY;
   // At an infinite maximum the lowest id has all the mass.

@@ -29,7 +29,6 @@ class ProposalRow {
     if (record_.kind == kPointMass) factor_ = 1.0f;
   }
 
-  SPECFAST_HD bool exists() const { return exists_; }
   SPECFAST_HD bool has_record() const { return p_.records != nullptr; }
   SPECFAST_HD float factor() const { return factor_; }
   SPECFAST_HD uint64_t record_mass() const { return record_.mass; }

@@ -190,8 +190,7 @@ struct RejectionRule {
     if (residual.count == 1) {
       *left = q.record_mass();
       if (!masses_are_weights) {
-        *left = s.row.masses.sum(team, s.row.exchange, s.row.row,
-                                 ProposalWeights{q, s.p.accept.vocab_size});
+        *left = s.row.sum_of_row(team, ProposalWeights{q, s.p.accept.vocab_size});
       }
     }
     int32_t last = residual.count - 1;

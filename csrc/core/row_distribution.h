@@ -45,7 +45,23 @@ class RowDistribution {
     kept.cut_value = -INFINITY;
     kept.cut_id = INT32_MAX;
     has_candidates_ = false;
+    is_restored_ = false;
+    is_here_ = true;
   }
+
+  // Takes a row from its record instead; its logits are brought when they are needed.
+  SPECFAST_HD void restore(const RowRecord& record, int32_t row_status, const T* data) {
+    row.aim(data);
+    kind = static_cast<RowKind>(record.kind);
+    argmax = record.argmax;
+    status = row_status;
+    kept = {{record.max, Weights::scale2_of(record.scale)}, record.cut_value, record.cut_id};
+    mass = record.mass;
+    has_candidates_ = false;
+    is_restored_ = true;
+    is_here_ = false;
+  }
+  SPECFAST_HD bool is_restored() const { return is_restored_; }
 
   // Reads the row: its largest value, then its mass or, with top-k, its few kept tokens. Is a
   // barrier of the part.
@@ -99,6 +115,7 @@ class RowDistribution {
                       }});
       return {candidates_.find(team, target(total)), kStatusOk};
     }
+    if (is_restored_) sum(team, kept);  // of which the search needs the shares
     return {masses.find(team, exchange, row, kept, excluded, target(total)), kStatusOk};
   }
 
@@ -107,43 +124,18 @@ class RowDistribution {
   template <class Team, class WeightsOf>
   SPECFAST_HD uint64_t sum(Team& team, const WeightsOf& other) {
     if (has_candidates_) return candidates_.sum(team, other);
+    return sum_of_row(team, other);
+  }
+  // The same over all tokens of any row.
+  template <class Team, class WeightsOf>
+  SPECFAST_HD uint64_t sum_of_row(Team& team, const WeightsOf& other) {
+    bring_row(team);
     return masses.sum(team, exchange, row, other);
   }
   template <class Team, class WeightsOf>
   SPECFAST_HD int32_t find(Team& team, const WeightsOf& other, uint64_t at) {
     if (has_candidates_) return candidates_.find(team, at);
     return masses.find(team, exchange, row, other, {}, at);
-  }
-
-  // Largest logit and mass at T = 1 without edits and filters: two passes.
-  struct RawRow {
-    Weights weights;
-    uint64_t mass;
-    int32_t argmax;
-  };
-  template <class Team>
-  SPECFAST_HD RawRow raw(Team& team) {
-    float best = -INFINITY;
-    int32_t best_id = 0;
-    row.for_each_raw_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
-      SPECFAST_UNROLL
-      for (int i = 0; i < kGroupIds; ++i) {
-        if (values[i] > best) {
-          best = values[i];
-          best_id = id + i;
-        }
-      }
-    });
-    uint64_t key = largest(team, argmax_key(best, best_id));
-    Weights of_raw{key == 0 ? -INFINITY : argmax_value(key), Weights::scale2_of(1.0f)};
-    uint64_t mine = 0;
-    row.for_each_raw_group(team, [&](int32_t, const float (&values)[kGroupIds]) {
-      SPECFAST_UNROLL
-      for (int i = 0; i < kGroupIds; ++i) mine += of_raw.mass(values[i]);
-    });
-    uint64_t words[1] = {static_cast<uint64_t>(team.sum(static_cast<int64_t>(mine)))};
-    const uint64_t* answers = exchange.all_gather(team, words);
-    return {of_raw, sum_of_parts(team, answers), argmax_id(key)};
   }
 
   // The last id among the kept ones.
@@ -156,10 +148,26 @@ class RowDistribution {
     return last;
   }
 
+  // Of the keys of all threads of the team.
+  template <class Team>
+  SPECFAST_HD uint64_t largest(Team& team, uint64_t key) {
+    uint64_t words[1] = {team.max_key(key, false, team.size()).key};
+    return team.largest(exchange.all_gather(team, words), team.parts()).key;
+  }
+
+  // Before a pass over the row; a restored row is not there yet.
+  template <class Team>
+  SPECFAST_HD void bring_row(Team& team) {
+    if (is_here_) return;
+    row.bring(team);
+    is_here_ = true;
+  }
+
  private:
   template <class Team>
   SPECFAST_HD int32_t find_last_kept(Team& team) {
     if (has_candidates_) return candidates_.last_id(team);
+    bring_row(team);
     int32_t last = 0;
     row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
       SPECFAST_UNROLL
@@ -218,12 +226,6 @@ class RowDistribution {
     }
     lowest = team.min(lowest);
     return lowest < row.vocab_size() ? lowest : 0;
-  }
-
-  template <class Team>
-  SPECFAST_HD uint64_t largest(Team& team, uint64_t key) {
-    uint64_t words[1] = {team.max_key(key, false, team.size()).key};
-    return team.largest(exchange.all_gather(team, words), team.parts()).key;
   }
 
   template <class Team>
@@ -373,6 +375,8 @@ class RowDistribution {
 
   RowCandidates candidates_;
   bool has_candidates_ = false;
+  bool is_restored_ = false;
+  bool is_here_ = true;
 };
 
 }  // namespace specfast

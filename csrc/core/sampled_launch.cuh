@@ -4,6 +4,7 @@
 #include "core/device_team.cuh"
 #include "core/launch.cuh"
 #include "core/row_form.h"
+#include "core/row_recorder.h"
 #include "core/sampled_request.h"
 
 namespace specfast {
@@ -62,6 +63,14 @@ void launch_sampled_accept(const SampledAcceptParams& p, cudaStream_t stream) {
   if (count == 0) return clear_rows_of_no_request(p.accept, stream);
   with_row_form(p.rows, p.sampling, [&](auto type, auto edited) {
     using T = decltype(type);
+    if constexpr (!decltype(edited)::value) {
+      if (p.stored_rows != nullptr) {
+        int rows = count * p.accept.num_nodes;
+        launch_sampled<RowRecorder<T>>(p, rows, p.accept.vocab_size,
+                                       static_cast<int>(sizeof(LogitGroup<T>)), sampled_shape(rows),
+                                       stream);
+      }
+    }
     launch_sampled<SampledRequest<T, decltype(edited)::value, Rule>>(
         p, count, p.accept.vocab_size, static_cast<int>(sizeof(LogitGroup<T>)),
         sampled_shape(count), stream);

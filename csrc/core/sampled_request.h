@@ -2,6 +2,7 @@
 
 #include "core/accept_tail.h"
 #include "core/row_form.h"
+#include "core/row_recorder.h"
 #include "core/sampled_walk.h"
 
 namespace specfast {
@@ -37,10 +38,9 @@ struct SampledRequest {
     if (state.window.verified > 0) {
       path.status |= state.sampling.status;
       rule.walk(team, state, path, logprobs);
-    } else {
-      team.wait();
     }
     path.status |= state.coin_status;
+    state.row.exchange.finish(team);  // rows past the cut are looked at by a copy
     if constexpr (Rule::kStepwise) {
       if (p.cap_trim_lens != nullptr) {
         int32_t trimmed = 0;
@@ -74,6 +74,13 @@ template <class Rule>
 void sampled_accept_on_cpu(const SampledAcceptParams& p) {
   clear_rows_of_no_request(p.accept);
   with_row_form(p.rows, p.sampling, [&](auto type, auto edited) {
+    if constexpr (!decltype(edited)::value) {
+      int rows = p.stored_rows != nullptr ? p.accept.batch_size * p.accept.num_nodes : 0;
+      for (int job = 0; job < rows; ++job) {
+        SerialTeam team;
+        RowRecorder<decltype(type)>(p, job, 0).run(team);
+      }
+    }
     for (int b = 0; b < p.accept.batch_size; ++b) {
       SerialTeam team;
       SampledRequest<decltype(type), decltype(edited)::value, Rule>(p, b, 0).run(team);

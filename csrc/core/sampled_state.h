@@ -21,6 +21,9 @@ struct SampledAcceptParams {
   float threshold_single;   // target-only, in [0, 1]; both 1: lossless
   float threshold_acc;
   LogprobParams logprobs;
+  // [B, N] workspace, or null: rows are read one after the other, as the walk comes to them. With
+  // it all rows are recorded first, at once. Without edits only: those depend on the path.
+  StoredRow* stored_rows;
 };
 
 // One request under a sampled rule: its row at hand, its drafts, its random numbers.
@@ -36,6 +39,7 @@ struct SampledState {
   RequestLinks links;
   DraftChildren children{};
   int32_t coin_status = kStatusOk;
+  StoredRow* stored = nullptr;  // scratch [N], if rows were recorded
 
   SPECFAST_HD SampledState(const SampledAcceptParams& params, int request, int32_t groups_to_keep)
       : p(params), b(request), row(params.accept.vocab_size, groups_to_keep), links(params.links) {}
@@ -45,7 +49,10 @@ struct SampledState {
     row.place(arena, p.accept.width);
     links.place(arena, p.accept);
     children.place(arena, p.accept.num_nodes);
+    if (has_stored_rows()) stored = arena.template scratch<StoredRow>(p.accept.num_nodes);
   }
+
+  SPECFAST_HD bool has_stored_rows() const { return !kEdited && p.stored_rows != nullptr; }
 
   template <class Team>
   SPECFAST_HD void load(Team& team) {
@@ -54,21 +61,39 @@ struct SampledState {
     sampling = RequestSampling::load(p.sampling, b, p.accept.vocab_size);
     sampling.random.prefix_len = legal_prefix_len(p.accept, b);
     links.load(team, p.accept, b);
+    if (has_stored_rows()) {
+      const StoredRow* of_request = p.stored_rows + static_cast<int64_t>(b) * p.accept.num_nodes;
+      SPECFAST_NO_UNROLL
+      for (int i = team.rank(); i < window.verified; i += team.size()) stored[i] = of_request[i];
+    }
     if constexpr (kEdited) row.row.edits.load(team, p.sampling, b, p.accept.vocab_size);
     team.sync_part();  // links and edits are loaded
   }
 
-  // Opens verify row `index` of the request, in two halves or at once.
+  SPECFAST_HD const T* logits_of(int32_t index) const {
+    return static_cast<const T*>(p.rows.logits) + (window.base + index) * p.rows.logits_stride;
+  }
+
+  // Opens verify row `index` of the request, in two halves or at once. The second half is a barrier
+  // of the part.
   template <class Team>
   SPECFAST_HD void begin_open(const Team& team, int32_t index) {
-    int64_t at = window.base + index;
+    const T* logits = logits_of(index);
+    if (has_stored_rows() && index < window.verified) {
+      row.restore(stored[index].record, stored[index].status, logits);
+      return;
+    }
     const int32_t* bitmask = p.sampling.token_bitmask;
-    if (bitmask != nullptr) bitmask += at * p.sampling.token_bitmask_stride;
-    row.begin_open(team, static_cast<const T*>(p.rows.logits) + at * p.rows.logits_stride, bitmask);
+    if (bitmask != nullptr) bitmask += (window.base + index) * p.sampling.token_bitmask_stride;
+    row.begin_open(team, logits, bitmask);
   }
   template <class Team>
   SPECFAST_HD void finish_open(Team& team) {
-    row.finish_open(team, sampling);
+    if (row.is_restored()) {
+      team.sync_part();  // children are listed before they are looked at
+    } else {
+      row.finish_open(team, sampling);
+    }
   }
   template <class Team>
   SPECFAST_HD void open(Team& team, int32_t index) {

@@ -47,6 +47,13 @@ struct RowRecord {
   int32_t kind;  // RowKind
 };
 
+// A RowRecord between two launches, with the status bits of reading the row.
+struct alignas(16) StoredRow {
+  RowRecord record;
+  int32_t status;
+  int32_t unused[3];
+};
+
 enum RowKind : int32_t { kOrdinaryRow = 0, kPointMass = 1, kUnusableRow = 2 };
 
 // The proposal q that the drafts were drawn from. One of: logits with records, dense probabilities,

@@ -20,7 +20,7 @@ namespace specfast {
 //   T* scratch<T>(n)          n elements, uninitialised; all threads ask in the same order
 //   void post(part, word, value, turn), collect(n, turn)   an exchange between parts: post stores
 //                             value to another part's copy of a scratch word; collect waits until n
-//                             words were posted to this part. `turn` alternates between 0 and 1
+//                             words were posted to this part. `turn`, below kExchangeTurns, differs
 //                             from one exchange to the next, and so does the scratch used
 //   KeyFlag max_key(key, flag, n)   over each n neighbouring ranks of one part (n divides size();
 //                             on a device it is a multiple of 32): largest key, OR of the flags;
@@ -51,6 +51,7 @@ namespace specfast {
 // before a barrier. Floating-point sums are not here because their order must not depend on the
 // team.
 constexpr int kMaxParts = 16;
+constexpr int kExchangeTurns = 3;
 
 struct KeyFlag {
   uint64_t key;
@@ -115,7 +116,7 @@ SPECFAST_HD void out_of_line(Object& object, Team& team, F f) {
 #endif
 }
 
-// The same for what leaves no trace in the object.
+// The same for what need not come back into the object.
 template <class Object, class Team, class F>
 SPECFAST_HD void out_of_line_with_copy(Object object, Team& team, F f) {
 #if defined(__CUDA_ARCH__)

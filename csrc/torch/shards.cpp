@@ -113,6 +113,9 @@ void merge_row_stats(const Tensor& stats, const Tensor& prefix_lens,
       qo_indptr.has_value() || (args["R"] % requests == 0 && (args["B"] > 0 || args["R"] == 0)),
       "expected qo_indptr, or as many rows for each request, got R = " + std::to_string(args["R"]) +
           " rows of B = " + std::to_string(args["B"]) + " requests");
+  if (!qo_indptr.has_value()) {
+    args.require_range("the number of rows per request R / B", args["R"] / requests, 0, kMaxNodes);
+  }
   p.accept.num_nodes =
       static_cast<int32_t>(qo_indptr.has_value() ? kMaxNodes : args["R"] / requests);
   p.accept.vocab_size = checked_whole_vocab_size(args, vocab_size);

@@ -50,6 +50,7 @@ class AcceptFuzzBuilder {
       out.p.sampling = fuzz.sampling(B, a.num_rows, a.vocab_size);
       if (dice.chance(50)) out.p.sampling.accept_coins = fuzz.coins(B * N);
       if (dice.chance(50)) out.p.sampling.final_coins = fuzz.coins(B);
+      if (dice.chance(30)) out.p.stored_rows = memory.output<StoredRow>(B * N);
     }
     auto threshold = [&] {
       bool lossy = out.rule == Rule::kTargetOnly && dice.chance(40);

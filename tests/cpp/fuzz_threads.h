@@ -2,27 +2,15 @@
 
 #include "core/block_rule.h"
 #include "core/rejection_rule.h"
-#include "core/sampled_request.h"
 #include "core/target_only_rule.h"
 #include "core/thread_team.h"
 #include "fuzz_families.h"
+#include "sampled_on_threads.h"
 
 namespace specfast::testing {
 
-// A batch as a cluster of threads runs it, which has parts of rows and lists of candidates that one
-// thread does without.
-template <class Rule>
-void run_on_threads(const SampledAcceptParams& p, int parts, int groups_to_keep) {
-  with_row_form(p.rows, p.sampling, [&](auto type, auto edited) {
-    for (int b = 0; b < p.accept.batch_size; ++b) {
-      ThreadTeam::run(parts, 4, [&](ThreadTeam& team) {
-        SampledRequest<decltype(type), decltype(edited)::value, Rule>(p, b, groups_to_keep)
-            .run(team);
-      });
-    }
-  });
-}
-
+// Batches as a cluster of threads runs them, which has parts of rows and lists of candidates that
+// one thread does without.
 inline void run_on_threads(const SampleRowsParams& p, int parts, int groups_to_keep) {
   with_row_form(p.rows, p.sampling, [&](auto type, auto edited) {
     for (int64_t r = 0; r < p.num_rows; ++r) {
@@ -35,11 +23,11 @@ inline void run_on_threads(const SampleRowsParams& p, int parts, int groups_to_k
 
 inline void call_on_threads(const AcceptFuzz& f, int parts, int groups_to_keep) {
   if (f.rule == Rule::kTargetOnly) {
-    run_on_threads<TargetOnlyRule>(f.p, parts, groups_to_keep);
+    sampled_accept_on_threads<TargetOnlyRule>(f.p, parts, groups_to_keep);
   } else if (f.rule == Rule::kRejection) {
-    run_on_threads<RejectionRule>(f.p, parts, groups_to_keep);
+    sampled_accept_on_threads<RejectionRule>(f.p, parts, groups_to_keep);
   } else {
-    run_on_threads<BlockRule>(f.p, parts, groups_to_keep);
+    sampled_accept_on_threads<BlockRule>(f.p, parts, groups_to_keep);
   }
 }
 

@@ -52,6 +52,7 @@ struct SampledCase : AcceptCase {
       }
     }
     logprobs.assign(static_cast<size_t>(B) * N, -77.0f);
+    stored_rows.resize(static_cast<size_t>(B) * N);
   }
 
   // As AcceptCase::params; `edited` takes the edits and the bitmask in, `filtered` the filters.
@@ -125,6 +126,7 @@ struct SampledCase : AcceptCase {
   std::vector<float> edit_biases, q_logits, q_probs, sparse_values, logprobs;
   std::vector<int64_t> seeds;
   std::vector<RowRecord> records;
+  std::vector<StoredRow> stored_rows;  // for who has rows recorded first
 };
 
 }  // namespace specfast::testing

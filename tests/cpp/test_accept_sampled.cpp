@@ -1,41 +1,23 @@
 #include "core/block_rule.h"
 #include "core/rejection_rule.h"
-#include "core/sampled_request.h"
 #include "core/target_only_rule.h"
-#include "core/thread_team.h"
 #include "ops/accept_block.h"
 #include "ops/accept_rejection.h"
 #include "ops/accept_target_only.h"
 #include "sampled_case.h"
+#include "sampled_on_threads.h"
 #include "testing.h"
 
 namespace specfast {
 namespace {
 
+using testing::sampled_accept_on_threads;
 using testing::SampledCase;
 using Form = SampledCase::Form;
 
 struct Setting {
   bool edited, filtered, chain;
 };
-
-template <class Rule>
-void on_threads(SampledCase& c, const Setting& setting, int parts, int dropped_barrier = -1) {
-  SampledAcceptParams p = c.sampled_params(setting.edited, setting.filtered, setting.chain);
-  for (int b = 0; b < c.B; ++b) {
-    ThreadTeam::run(
-        parts, 4,
-        [&](ThreadTeam& team) {
-          // One tile of a part's share is kept, others are read again.
-          if (setting.edited) {
-            SampledRequest<float, true, Rule>(p, b, 1).run(team);
-          } else {
-            SampledRequest<float, false, Rule>(p, b, 1).run(team);
-          }
-        },
-        dropped_barrier);
-  }
-}
 
 template <class Rule, class SerialOp>
 void check_threads_equal_serial(SerialOp serial_op, bool chains_only) {
@@ -46,8 +28,18 @@ void check_threads_equal_serial(SerialOp serial_op, bool chains_only) {
     SampledCase serial(2, 8, seed % 4 == 0 ? 3200 : 5, seed, seed % 5 == 4, form);
     SampledCase threads = serial;
     serial_op(serial.sampled_params(setting.edited, setting.filtered, setting.chain));
-    on_threads<Rule>(threads, setting, 2 + seed % 2);
-    CHECK_EQ(threads.sampled_record(), serial.sampled_record());
+    for (bool stores_rows : {false, true}) {
+      SampledAcceptParams p =
+          threads.sampled_params(setting.edited, setting.filtered, setting.chain);
+      if (stores_rows) p.stored_rows = threads.stored_rows.data();
+      sampled_accept_on_threads<Rule>(p, 2 + seed % 2, 1);
+      CHECK_EQ(threads.sampled_record(), serial.sampled_record());
+      SampledCase two_passes = serial;
+      p = two_passes.sampled_params(setting.edited, setting.filtered, setting.chain);
+      if (stores_rows) p.stored_rows = two_passes.stored_rows.data();
+      serial_op(p);
+      CHECK_EQ(two_passes.sampled_record(), serial.sampled_record());
+    }
   }
 }
 
@@ -68,7 +60,7 @@ PLANTED_FAULT(target_only_without_the_links_barrier) {
   // Without edits the first barrier is the one before links and tokens are looked at.
   SampledCase c(1, 4, 5, 0, false, Form::kRecord);
   c.verify_lens[0] = 4;
-  on_threads<TargetOnlyRule>(c, {false, false, true}, 2, 0);
+  sampled_accept_on_threads<TargetOnlyRule>(c.sampled_params(false, false, true), 2, 1, 0);
 }
 
 }  // namespace

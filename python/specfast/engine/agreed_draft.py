@@ -10,14 +10,18 @@ from specfast.drafters.base import DraftBatch
 from specfast.engine.rank_agreement import RankAgreement, Site
 
 
-def agreed_draft(agreement: RankAgreement, draft: DraftBatch, verify_width: int) -> DraftBatch:
+def agreed_draft(
+    agreement: RankAgreement, draft: DraftBatch, verify_width: int, device: torch.device
+) -> DraftBatch:
     """The draft of rank 0, of its width and form; what drafts were drawn from stays a rank's own.
 
-    The message has room for ``verify_width`` nodes, whatever a rank has drafted.
+    A rank that drafted in another form cannot verify by what its own drafts were drawn from and
+    gives that up; the accept site then brings rank 0's outcome. The message lies on ``device``, as
+    those of the accept site, and has room for ``verify_width`` nodes, whatever a rank has drafted.
     """
     batch_size, num_nodes = draft.tokens.shape
-    device = draft.tokens.device
-    form = torch.tensor([num_nodes, draft.parents is not None], device=device)
+    own_form = [num_nodes, draft.parents is not None, draft.proposal is not None]
+    form = torch.tensor(own_form, dtype=torch.int64, device=device)
     verify_lens = torch.tensor(draft.verify_lens, device=device)
     tokens = torch.full((batch_size, verify_width), -1, dtype=torch.int64, device=device)
     tokens[:, :num_nodes] = draft.tokens
@@ -25,18 +29,22 @@ def agreed_draft(agreement: RankAgreement, draft: DraftBatch, verify_width: int)
     if draft.parents is not None:
         parents[:, :num_nodes] = draft.parents
     agreement.decide(Site.DRAFT, form, verify_lens, tokens, parents)
-    num_nodes, is_tree = form.tolist()
+    num_nodes, is_tree, _ = agreed_form = form.tolist()
+    place = draft.tokens.device
     return replace(
         draft,
-        tokens=tokens[:, :num_nodes].to(draft.tokens.dtype),
+        tokens=tokens[:, :num_nodes].to(place, draft.tokens.dtype),
         verify_lens=verify_lens.tolist(),
-        parents=parents[:, :num_nodes].int() if is_tree else None,
+        parents=parents[:, :num_nodes].to(place, torch.int32) if is_tree else None,
+        proposal=draft.proposal if agreed_form == own_form else None,
     )
 
 
-def agreed_lens(agreement: RankAgreement, verify_lens: list[int]) -> list[int]:
+def agreed_lens(
+    agreement: RankAgreement, verify_lens: list[int], device: torch.device
+) -> list[int]:
     """The rows that rank 0 verifies of each request."""
-    lens = torch.tensor(verify_lens)
+    lens = torch.tensor(verify_lens, device=device)
     agreement.decide(Site.PLAN, lens)
     agreed: list[int] = lens.tolist()
     return agreed

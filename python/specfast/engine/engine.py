@@ -268,14 +268,14 @@ class Engine:
         draft = self.drafter.propose(requests, self.verify_width)
         _check_draft(draft, len(requests), self.verify_width)
         if self._agreement is not None:
-            draft = agreed_draft(self._agreement, draft, self.verify_width)
+            draft = agreed_draft(self._agreement, draft, self.verify_width, self.target.device)
         prefix_lens = [request.committed_len for request in requests]
         verify_lens = [
             max(1, min(wanted, draft.tokens.shape[1], self.context_length - prefix_len))
             for wanted, prefix_len in zip(draft.verify_lens, prefix_lens, strict=True)
         ]
         if self._agreement is not None:
-            verify_lens = agreed_lens(self._agreement, verify_lens)
+            verify_lens = agreed_lens(self._agreement, verify_lens, self.target.device)
         for request, prefix_len, rows in zip(requests, prefix_lens, verify_lens, strict=True):
             self._allocate(request, prefix_len + rows)
         record = self._verifier.verify(requests, draft, verify_lens)

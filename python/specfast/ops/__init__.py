@@ -8,3 +8,4 @@ from specfast.ops.sampled_accept import *  # noqa: F403
 from specfast.ops.shards import *  # noqa: F403
 from specfast.ops.tree import *  # noqa: F403
 from specfast.ops.verify import *  # noqa: F403
+from specfast.ops.workspace import *  # noqa: F403

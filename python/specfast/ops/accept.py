@@ -50,6 +50,7 @@ def accept_tree(
     logprobs: Logprobs | None = None,
     out: AcceptRecord | None = None,
     accumulate_status: bool = False,
+    workspace: Tensor | None = None,
 ) -> AcceptRecord:
     """Accept the path of a draft tree that the target follows, and truncate it.
 
@@ -108,6 +109,8 @@ def accept_tree(
     accumulate_status : bool
         OR into ``out.status`` what this op finds, after another op of the round wrote it. Needs
         ``out``.
+    workspace : int32 [B, N, 12], optional
+        Of a sampled rule: read all rows at once; see :func:`accept_target_only`.
 
     Returns
     -------
@@ -168,7 +171,9 @@ def accept_tree(
             logprobs=logprobs,
             out=out,
             accumulate_status=accumulate_status,
+            workspace=workspace,
         )
+    refuse("accept_tree", "workspace", workspace, "greedy", "it needs none")
     _refuse_sampling("accept_tree", sampling, proposal, logprobs, threshold_single, threshold_acc)
     out = accept_buffers(
         "accept_tree",
@@ -221,6 +226,7 @@ def accept_chain(
     logprobs: Logprobs | None = None,
     out: AcceptRecord | None = None,
     accumulate_status: bool = False,
+    workspace: Tensor | None = None,
 ) -> AcceptRecord:
     """Accept the longest prefix of a draft chain that the target follows, and truncate it.
 
@@ -246,7 +252,7 @@ def accept_chain(
     proposal : Proposal, optional
         q; needed by "rejection" and "block", refused otherwise.
     prefix_lens, target_logits, target_predict, vocab_size, qo_indptr, finish, out_cache_loc, \
-sampling, threshold_single, threshold_acc, logprobs, out, accumulate_status
+sampling, threshold_single, threshold_acc, logprobs, out, accumulate_status, workspace
         As in :func:`accept_tree`.
 
     Returns
@@ -304,7 +310,9 @@ sampling, threshold_single, threshold_acc, logprobs, out, accumulate_status
             logprobs=logprobs,
             out=out,
             accumulate_status=accumulate_status,
+            workspace=workspace,
         )
+    refuse("accept_chain", "workspace", workspace, "greedy", "it needs none")
     _refuse_sampling("accept_chain", sampling, proposal, logprobs, threshold_single, threshold_acc)
     out = accept_buffers(
         "accept_chain",

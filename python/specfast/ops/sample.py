@@ -81,8 +81,7 @@ def sample_rows(
     after it nothing.
     Devices: CPU, CUDA; equal results. Deterministic: random numbers come from seed,
     ``prefix_lens``, level, slot and draw alone. Capturable with ``out``; one launch. Cost: reads
-    V logits per row, more than once with top-k, top-p or edits, and once more per draw. Source:
-    inverse transform sampling with Philox4x32-10 (Salmon et al. 2011).
+    V logits per row. Source: inverse transform sampling with Philox4x32-10 (Salmon et al. 2011).
 
     Examples
     --------

@@ -81,8 +81,8 @@ def row_stats(
     shards cannot follow (``top_p`` below 1 or ``min_p`` above 2^-40 without ``top_k``, ``top_k``
     above ``max_top_k``) is greedy (BAD_PARAM).
     Devices: CPU, CUDA; equal results. Deterministic. Capturable with ``out``; one launch. Cost:
-    reads V_s logits per verified row, more than once with top-k. Source: target-only verification
-    of SGLang, with the sums of a vocabulary-parallel softmax (Megatron-LM).
+    reads V_s logits per verified row. Source: target-only verification of SGLang, with the sums of
+    a vocabulary-parallel softmax (Megatron-LM).
 
     Examples
     --------

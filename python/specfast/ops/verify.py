@@ -256,6 +256,7 @@ def verify_chain_rejection(
     block: bool = False,
     logprobs: Logprobs | None = None,
     out: AcceptRecord | None = None,
+    workspace: Tensor | None = None,
 ) -> AcceptRecord:
     """Speculative sampling of a chain from logits, without truncation.
 
@@ -282,6 +283,8 @@ def verify_chain_rejection(
         As in :func:`accept_target_only`.
     out : AcceptRecord, optional
         Buffers to fill.
+    workspace : int32 [B, N, 12], optional
+        As in :func:`accept_target_only`.
 
     Returns
     -------
@@ -304,6 +307,7 @@ def verify_chain_rejection(
         proposal=proposal,
         logprobs=logprobs,
         out=out,
+        workspace=workspace,
     )
 
 

@@ -33,7 +33,9 @@ void check_equals_cpu_body(OnCpu on_cpu, OnCuda on_cuda, bool chains_only) {
       on_cpu(host.sampled_params(edited, filtered, chain));
       Uploads uploads;
       auto place = [&](const auto& values) { return uploads(values); };
-      on_cuda(device.sampled_params(place, edited, filtered, chain));
+      SampledAcceptParams p = device.sampled_params(place, edited, filtered, chain);
+      if (seed / 2 % 2 == 1) p.stored_rows = place(device.stored_rows);
+      on_cuda(p);
       for (void* part :
            {static_cast<void*>(device.per_request.data()),
             static_cast<void*>(device.per_step.data()), static_cast<void*>(device.predict.data()),
