@@ -67,7 +67,10 @@ def test_is_without_effect_where_rows_depend_on_the_path(
         (torch.empty(4, 6, 11, dtype=torch.int32), "workspace.*shape.*12.*got"),
         (torch.empty(4, 6, 12, dtype=torch.int64), "workspace.*int32.*got"),
         (torch.empty(3, 6, 12, dtype=torch.int32), "workspace.*B.*4.*got"),
-        (torch.empty(4 * 6 * 12 + 1, dtype=torch.int32)[1:].view(4, 6, 12), "workspace to start at a multiple of 16"),
+        (
+            torch.empty(4 * 6 * 12 + 1, dtype=torch.int32)[1:].view(4, 6, 12),
+            "workspace to start at a multiple of 16",
+        ),
     ],
 )
 def test_a_wrong_workspace_is_refused(workspace: torch.Tensor, expected: str) -> None:
