@@ -1,0 +1,17 @@
+"""Reading drafters' checkpoints: what they are, before any maths."""
+
+from specfast.drafters.checkpoint.errors import DrafterError
+from specfast.drafters.checkpoint.files import CheckpointFiles
+from specfast.drafters.checkpoint.read_spec import read_spec
+from specfast.drafters.checkpoint.spec import DrafterSpec
+from specfast.drafters.checkpoint.target import DraftTarget, TargetSizes, match_target
+
+__all__ = [
+    "CheckpointFiles",
+    "DraftTarget",
+    "DrafterError",
+    "DrafterSpec",
+    "TargetSizes",
+    "match_target",
+    "read_spec",
+]

@@ -1,0 +1,108 @@
+"""The values of a checkpoint, ready for the maths."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from specfast.drafters.checkpoint.errors import DrafterError
+from specfast.drafters.checkpoint.files import CheckpointFiles
+from specfast.drafters.checkpoint.spec import DrafterSpec
+from specfast.drafters.checkpoint.target import DraftTarget
+from specfast.drafters.checkpoint.tensors import canonical_names
+
+EMBEDDING, LM_HEAD = "embed_tokens.weight", "lm_head.weight"
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+
+
+class Weights:
+    """Tensors by canonical name, with the layers that are made of them."""
+
+    def __init__(self, tensors: dict[str, Tensor], norm_eps: float) -> None:
+        self._tensors = tensors
+        self._norm_eps = norm_eps
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def linear(self, name: str, x: Tensor) -> Tensor:
+        return functional.linear(x, self[f"{name}.weight"], self._tensors.get(f"{name}.bias"))
+
+    def norm(self, name: str, x: Tensor) -> Tensor:
+        """RMSNorm over the last dimension, in fp32."""
+        wide = x.float()
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self._norm_eps)
+        return (wide * scale).to(x.dtype) * self[f"{name}.weight"]
+
+
+def load_weights(
+    files: CheckpointFiles, spec: DrafterSpec, target: DraftTarget, dtype: torch.dtype
+) -> Weights:
+    """All tensors of ``spec`` on the target's device; embedding and head are always there.
+
+    A copy of the target's embedding or head is dropped for the target's own, and EAGLE-1/2 always
+    takes the target's head.
+
+    Raises
+    ------
+    DrafterError
+        Numbers of a type that cannot be used, or a vocabulary map that is none.
+    """
+    names = canonical_names(files.entries)
+    device = target.embedding.device
+    tensors: dict[str, Tensor] = {}
+    for name, value in files.tensors(names.values()).items():
+        canonical = next(c for c, own in names.items() if own == name)
+        if canonical not in ("d2t", "t2d") and value.dtype not in FLOATS:
+            raise DrafterError(f"{name} holds {value.dtype}; expected fp16, bf16 or fp32")
+        tensors[canonical] = value
+    _check_vocabulary_map(spec, tensors)
+    tensors.pop("t2d", None)
+    if spec.family == "eagle":
+        tensors.pop(LM_HEAD, None)
+    for name, shared in ((EMBEDDING, target.embedding), (LM_HEAD, target.lm_head)):
+        rows = shared[: spec.vocab_size]
+        own = tensors.get(name)
+        if own is None or _same(own, rows):
+            tensors[name] = rows
+    for name, value in tensors.items():
+        kept = value if name == "d2t" else value.to(dtype)
+        tensors[name] = kept.to(device)
+    if "mask_embedding" in tensors:
+        tensors["mask_embedding"] = tensors["mask_embedding"].reshape(-1)
+    return Weights(tensors, spec.backbone.norm_eps)
+
+
+def _same(own: Tensor, theirs: Tensor) -> bool:
+    return (
+        own.shape == theirs.shape
+        and own.dtype == theirs.dtype
+        and torch.equal(own, theirs.to("cpu"))
+    )
+
+
+def _check_vocabulary_map(spec: DrafterSpec, tensors: dict[str, Tensor]) -> None:
+    """d2t holds offsets: draft id j is target id j + d2t[j]; t2d marks those target ids."""
+    if "d2t" not in tensors:
+        return
+    offsets = tensors["d2t"]
+    if offsets.dtype not in (torch.int32, torch.int64):
+        raise DrafterError(f"d2t holds {offsets.dtype}; expected integers")
+    offsets = tensors["d2t"] = offsets.to(torch.int64)
+    ids = offsets + torch.arange(spec.draft_vocab_size)
+    if ids.min() < 0 or ids.max() >= spec.vocab_size:
+        raise DrafterError(
+            f"d2t maps draft ids to [{int(ids.min())}, {int(ids.max())}], outside of the "
+            f"vocabulary of {spec.vocab_size}; it must hold offsets, not ids"
+        )
+    if len(set(ids.tolist())) < len(ids):
+        raise DrafterError("d2t maps two draft ids to one target id")
+    if "t2d" in tensors:
+        marked = torch.zeros(spec.vocab_size, dtype=torch.bool)
+        marked[ids] = True
+        if not torch.equal(tensors["t2d"].bool(), marked):
+            raise DrafterError("d2t and t2d name different tokens")
