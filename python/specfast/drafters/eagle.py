@@ -1,0 +1,63 @@
+"""EAGLE-1 and EAGLE-2, one checkpoint: predicts the target's next feature, head and all.
+
+Entry i of the drafter is the pair of feature i and the token after it, at position i.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specfast.drafters.checkpoint.spec import DrafterSpec
+from specfast.drafters.checkpoint.weights import EMBEDDING, Weights
+from specfast.drafters.layers import Attention, LayerCache, Rotary, causal_visibility, gated_mlp
+
+
+class EagleModel:
+    """The layer of EAGLE-1/2 over tensors of one request.
+
+    A feature is the target's last hidden state after the final norm, [n, hidden].
+    """
+
+    def __init__(self, spec: DrafterSpec, weights: Weights) -> None:
+        self.spec = spec
+        self.weights = weights
+        rotary = Rotary(spec.backbone.rope, weights[EMBEDDING].device)
+        self.attention = Attention(weights, "layers.0.self_attn.", spec.backbone, rotary)
+
+    def features(self, taps: Tensor) -> Tensor:
+        """What the layer reads, from what the target gave."""
+        return taps
+
+    def forward(
+        self, tokens: Tensor, features: Tensor, positions: Tensor, cache: LayerCache
+    ) -> Tensor:
+        """Hidden states [n, hidden] of the pairs; appends them to ``cache``.
+
+        tokens : [n]        of each pair, one position after its feature
+        features : [n, hidden]
+        positions : [n]     of the features
+        """
+        embedded = self.weights[EMBEDDING][tokens]
+        x = self.weights.linear("fc", torch.cat([embedded, features], dim=-1))
+        x = x + self._attend(x, positions, cache)
+        normed = self.weights.norm("layers.0.post_attention_layernorm", x)
+        return x + gated_mlp(self.weights, "layers.0.mlp.", normed)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[n, draft vocabulary]."""
+        return self.weights.linear("lm_head", hidden)
+
+    def next_features(self, hidden: Tensor) -> Tensor:
+        """What stands for the feature that the target has not computed yet."""
+        return hidden
+
+    def target_ids(self, draft_ids: Tensor) -> Tensor:
+        """Ids of the target for ids of the draft vocabulary."""
+        return draft_ids + self.weights["d2t"][draft_ids] if "d2t" in self.weights else draft_ids
+
+    def _attend(self, x: Tensor, positions: Tensor, cache: LayerCache) -> Tensor:
+        before = cache.length
+        keys, values = cache.append(*self.attention.keys_values(x, positions))
+        visible = causal_visibility(x.shape[0], before, x.device)
+        return self.attention.attend(x, positions, keys, values, visible)
