@@ -55,6 +55,15 @@ def test_taps(model: LlamaForCausalLM) -> None:
     assert not torch.allclose(taps[..., -16:], hidden[-1])
 
 
+def test_last_hidden_state(model: LlamaForCausalLM) -> None:
+    """What the head reads, of every row, also where logits are made of the last one alone."""
+    with torch.no_grad():
+        with TapRecorder(model, None) as recorder:
+            model(IDS, logits_to_keep=1)
+        expected = model.model.norm(layer_by_layer(model)[-1])
+    torch.testing.assert_close(recorder.taps(), expected)
+
+
 def test_hooks_are_removed(model: LlamaForCausalLM) -> None:
     def hooks() -> int:
         return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())

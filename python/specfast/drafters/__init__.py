@@ -1,11 +1,18 @@
 """Drafters: one file per family, and a loader of public checkpoints."""
 
-from specfast.drafters.base import DraftBatch, Drafter, DraftRequest, PlainDecoding
+from specfast.drafters.base import (
+    DraftBatch,
+    Drafter,
+    DraftRequest,
+    PlainDecoding,
+    TapDrafter,
+)
 from specfast.drafters.checkpoint import DrafterError, DrafterSpec, DraftTarget
 from specfast.drafters.eagle_chain import EagleChain
 from specfast.drafters.loader import load_drafter
 from specfast.drafters.ngram import NgramDrafter
 from specfast.drafters.taps import TapRecorder
+from specfast.drafters.trained import TrainedDrafter
 
 __all__ = [
     "DraftBatch",
@@ -17,6 +24,8 @@ __all__ = [
     "EagleChain",
     "NgramDrafter",
     "PlainDecoding",
+    "TapDrafter",
     "TapRecorder",
+    "TrainedDrafter",
     "load_drafter",
 ]

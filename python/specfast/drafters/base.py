@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -95,6 +95,23 @@ class Drafter(Protocol):
 
     def release(self, request_id: int) -> None:
         """Forget a request that has ended."""
+
+
+@runtime_checkable
+class TapDrafter(Drafter, Protocol):
+    """A drafter that reads hidden states of the target."""
+
+    @property
+    def tap_layers(self) -> tuple[int, ...] | None:
+        """As ``TapRecorder`` takes them."""
+
+    def observe(self, requests: Sequence[DraftRequest], taps: Sequence[Tensor]) -> None:
+        """Rows that have just been committed, of requests that go on.
+
+        ``taps[b]`` [n, width] are those of n rows, the prompt's or the anchor and its accepted
+        drafts. The tokens that they emitted are the last n of ``requests[b].token_ids``, the new
+        anchor included. Never a rejected row. A request is seen first with its whole prompt.
+        """
 
 
 class PlainDecoding:

@@ -44,6 +44,28 @@ class BlockContext:
         return self.layers[0].length
 
 
+class BlockChain:
+    """What one request keeps between rounds: its context and its anchor."""
+
+    def __init__(self, model: DFlashModel) -> None:
+        self.model = model
+        self.context = model.new_context()
+        self._anchor = -1
+
+    def extend(self, next_tokens: Tensor, taps: Tensor) -> None:
+        """Commit rows that ``taps`` [n, width] are of; they emitted ``next_tokens`` [n]."""
+        self.model.extend(self.context, taps)
+        self._anchor = int(next_tokens[-1])
+
+    def draft(self, num_drafts: int) -> BlockDrafts:
+        """At most ``num_drafts`` after the anchor: the block is whole, what it drafts is cut."""
+        if self._anchor < 0:
+            raise ValueError("BlockChain.draft: expected committed rows")
+        drafts = self.model.draft(self.context, self._anchor)
+        confidence = None if drafts.confidence is None else drafts.confidence[:num_drafts]
+        return BlockDrafts(drafts.tokens[:num_drafts], drafts.logits[:num_drafts], confidence)
+
+
 class DFlashModel:
     """The layers of DFlash over tensors of one request.
 

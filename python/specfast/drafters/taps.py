@@ -25,18 +25,23 @@ class TapRecorder:
     Parameters
     ----------
     model : PreTrainedModel
-    layers : sequence of int
-        k is the output of decoder layer k, from 0; -1 the input of the first.
+    layers : sequence of int, or None
+        k is the output of decoder layer k, from 0; -1 the input of the first. None: the last
+        hidden state, after the final norm.
     """
 
-    def __init__(self, model: PreTrainedModel, layers: Sequence[int]) -> None:
-        self._layers = tuple(layers)
+    def __init__(self, model: PreTrainedModel, layers: Sequence[int] | None) -> None:
+        self._layers = None if layers is None else tuple(layers)
         self._modules = decoder_layers(model)
+        self._base_model = model.base_model
         self._handles: list[RemovableHandle] = []
-        self._captured: dict[int, Tensor] = {}
+        self._captured: dict[int | None, Tensor] = {}
 
     def __enter__(self) -> TapRecorder:
-        for layer in self._layers:
+        if self._layers is None:
+            handle = self._base_model.register_forward_hook(self._on_output(None))
+            self._handles.append(handle)
+        for layer in self._layers or ():
             if layer == -1:
                 handle = self._modules[0].register_forward_pre_hook(self._on_input)
             else:
@@ -56,13 +61,15 @@ class TapRecorder:
 
     def taps(self) -> Tensor:
         """Of the last forward: [batch, rows, num_taps * width], in the order asked for."""
-        return torch.cat([self._captured[layer] for layer in self._layers], dim=-1)
+        layers = (None,) if self._layers is None else self._layers
+        return torch.cat([self._captured[layer] for layer in layers], dim=-1)
 
     def _on_input(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
         self._captured[-1] = arguments[0]
 
-    def _on_output(self, layer: int) -> Any:
+    def _on_output(self, layer: int | None) -> Any:
         def record(module: torch.nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
-            self._captured[layer] = output[0] if isinstance(output, tuple) else output
+            # A layer returns a tensor or a tuple, a model something that is indexed like one.
+            self._captured[layer] = output if isinstance(output, Tensor) else output[0]
 
         return record

@@ -15,6 +15,7 @@ from specfast.drafters.base import DraftBatch, Drafter, PlainDecoding
 from specfast.engine.agreed_draft import agreed_draft, agreed_lens
 from specfast.engine.detokenizer import StoppingDetokenizer
 from specfast.engine.invariants import check_pages, check_round
+from specfast.engine.observer import Observer
 from specfast.engine.pool import PagedKvPool, PageTable
 from specfast.engine.rank_agreement import RankAgreement
 from specfast.engine.requests import Generation, Request, RoundOutput
@@ -131,6 +132,7 @@ class Engine:
         )
         self._agreement = agreement
         self._verifier = Verifier(self.target, self.pool, self._page_table, agreement)
+        self._observer = Observer(target, self.drafter)
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._num_requests = 0
@@ -261,8 +263,11 @@ class Engine:
     def _prefill(self, request: Request) -> RoundOutput:
         prompt_len = len(request.token_ids)
         self._allocate(request, prompt_len)
-        record = self._verifier.prefill(request)
-        return self._commit([request], [prompt_len - 1], [1], record)[0]
+        with self._observer.recording():
+            record = self._verifier.prefill(request)
+        (output,) = self._commit([request], [prompt_len - 1], [1], record)
+        self._observer.prefilled(request, output)
+        return output
 
     def _round(self, requests: list[Request]) -> list[RoundOutput]:
         draft = self.drafter.propose(requests, self.verify_width)
@@ -278,8 +283,11 @@ class Engine:
             verify_lens = agreed_lens(self._agreement, verify_lens, self.target.device)
         for request, prefix_len, rows in zip(requests, prefix_lens, verify_lens, strict=True):
             self._allocate(request, prefix_len + rows)
-        record = self._verifier.verify(requests, draft, verify_lens)
-        return self._commit(requests, prefix_lens, verify_lens, record)
+        with self._observer.recording():
+            record = self._verifier.verify(requests, draft, verify_lens)
+        outputs = self._commit(requests, prefix_lens, verify_lens, record)
+        self._observer.committed(requests, outputs, record)
+        return outputs
 
     def _allocate(self, request: Request, num_tokens: int) -> None:
         """Let the request's pages reach ``num_tokens`` positions."""

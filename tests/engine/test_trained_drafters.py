@@ -1,0 +1,284 @@
+"""Loaded drafters in the engine: their state is that of a fresh start, the output the target's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from drafters.block_files import BlockCase, dflash2_cases, dflash_cases, dspark_cases
+from drafters.checkpoints import layer_config, write_checkpoint
+from drafters.eagle_files import EagleCase, eagle3_cases, eagle_cases
+from engine.models import plain_greedy, random_prompt, tiny_model
+from specfast import SamplingParams
+from specfast.drafters import (
+    DraftBatch,
+    DrafterError,
+    DraftRequest,
+    DraftTarget,
+    TapRecorder,
+    TrainedDrafter,
+    load_drafter,
+)
+from specfast.engine import Engine
+from specfast.engine.observer import Observer
+from specfast.records import AcceptRecord
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
+
+VOCAB, WIDTH, NUM_TOKENS = 40, 6, 30
+Case = EagleCase | BlockCase
+CASES: dict[str, Case] = {
+    case.name: case
+    for case in [
+        *eagle3_cases(),
+        *eagle_cases(),
+        *dflash_cases(),
+        *dspark_cases(),
+        *dflash2_cases(),
+    ]
+}
+PROMPTS = [[token % VOCAB for token in random_prompt(n, seed=n)] for n in (5, 1, 17)]
+
+
+@lru_cache
+def target() -> PreTrainedModel:
+    """What all the small checkpoints are for: 12 layers of 12 channels."""
+    return tiny_model(
+        vocab_size=VOCAB,
+        hidden_size=12,
+        num_hidden_layers=12,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=6,
+    )
+
+
+@lru_cache
+def texts() -> list[list[int]]:
+    return [prompt + plain_greedy(target(), prompt, NUM_TOKENS) for prompt in PROMPTS]
+
+
+class CheckedDrafter(TrainedDrafter):
+    """Compares its drafts with those of a fresh start, then hides true tokens before them.
+
+    So that rounds accept any number of drafts: of a random drafter the target takes hardly any.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._random = random.Random(1)
+        self.num_checked = 0
+
+    def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
+        batch = super().propose(requests, verify_width)
+        drafts = []
+        for row, length, request in zip(batch.tokens, batch.verify_lens, requests, strict=True):
+            own = row[1:length].tolist()
+            if own:
+                assert own == self.from_scratch(request.token_ids, len(own))
+                self.num_checked += 1
+            done = len(request.token_ids)
+            (text,) = (text for text in texts() if text[:done] == request.token_ids)
+            true = text[done : done + self._random.randint(0, len(own))]
+            drafts.append([*true, *own][: len(own)])
+        return DraftBatch.from_lists(requests, drafts)
+
+    def from_scratch(self, token_ids: list[int], num_drafts: int) -> list[int]:
+        with TapRecorder(target(), self.tap_layers) as recorder:
+            target()(torch.tensor([token_ids[:-1]]), use_cache=False)
+        chain = self.new_chain()
+        chain.extend(torch.tensor(token_ids[1:]), recorder.taps()[0])
+        tokens: list[int] = chain.draft(num_drafts).tokens.tolist()
+        return tokens
+
+
+def decode(case: Case, path: Path) -> list[int]:
+    """Decode all prompts together; the numbers of drafts that were accepted."""
+    drafter = CheckedDrafter(load_drafter(case.write(path), DraftTarget.of(target())))
+    engine = Engine(target(), drafter, page_size=4, verify_width=WIDTH)
+    generations = engine.generate(PROMPTS, SamplingParams(max_new_tokens=NUM_TOKENS))
+    for generation, prompt, text in zip(generations, PROMPTS, texts(), strict=True):
+        assert generation.prompt_ids + generation.token_ids == text
+        assert generation.prompt_ids == prompt
+    assert drafter.num_checked > 20
+    assert drafter._chains == {}
+    return [output.num_accepted for g in generations for output in g.rounds[1:]]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_lossless_and_as_from_scratch(name: str, tmp_path: Path) -> None:
+    accepted = decode(CASES[name], tmp_path)
+    assert {0, 1, 2, 3} <= set(accepted)
+
+
+class TestMutantsFail:
+    @pytest.fixture(params=["safeailab", "llama2", "dflash", "dspark"])
+    def case(self, request: pytest.FixtureRequest) -> Case:
+        return CASES[request.param]
+
+    def fails(self, case: Case, path: Path) -> None:
+        with pytest.raises(AssertionError):
+            decode(case, path)
+
+    def test_taps_of_the_row_before(
+        self, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        observe = TrainedDrafter.observe
+        monkeypatch.setattr(
+            TrainedDrafter,
+            "observe",
+            lambda self, requests, taps: observe(self, requests, [t.roll(1, 0) for t in taps]),
+        )
+        self.fails(case, tmp_path)
+
+    def test_rows_after_those_accepted(
+        self, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def change(index: list[int], last_row: int) -> list[int]:
+            return [min(row + 1, last_row) for row in index]
+
+        with_other_rows(monkeypatch, change)
+        self.fails(case, tmp_path)
+
+    def test_a_rejected_row_becomes_context(
+        self, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def change(index: list[int], last_row: int) -> list[int]:
+            return [*index, min(index[-1] + 1, last_row)]
+
+        with_other_rows(monkeypatch, change)
+        self.fails(case, tmp_path)
+
+
+def with_other_rows(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[list[int], int], list[int]]
+) -> None:
+    """Let the drafter see other rows than those that were accepted."""
+    committed = Observer.committed
+
+    def other(self: Observer, requests: Any, outputs: Any, record: AcceptRecord) -> None:
+        assert self._recorder is not None
+        last_row = self._recorder.taps().shape[1] - 1
+        rows = [
+            change(index[:count], last_row)
+            for index, count in zip(
+                record.accept_index.tolist(), record.commit_lens.tolist(), strict=True
+            )
+        ]
+        index = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+        lens = torch.tensor([len(row) for row in rows])
+        committed(self, requests, outputs, SimpleNamespace(accept_index=index, commit_lens=lens))
+
+    monkeypatch.setattr(Observer, "committed", other)
+
+
+def successor_checkpoint(path: Path, successor: list[int], knows: int) -> Path:
+    """EAGLE-3 that drafts the successor of the token before, for the first ``knows`` tokens.
+
+    Each pair attends to itself alone, and the value is its token; features count for nothing.
+    """
+    case = next(case for case in eagle3_cases() if case.name == "nested-aux-ids")
+    s = replace(case.sizes, hidden=VOCAB, heads=1, kv_heads=1, head_dim=VOCAB)
+    zero = {name: np.zeros_like(value) for name, value in case.tensors.items()}
+    t = {name: zero[name] for name in zero if "bias" not in name and "layers" not in name}
+    prefix = "layers.0."
+    t["embed_tokens.weight"] = np.eye(VOCAB)
+    t["fc.weight"] = np.zeros((VOCAB, 3 * VOCAB))
+    for name in ("input_layernorm", "post_attention_layernorm"):
+        t[f"{prefix}{name}.weight"] = np.ones(VOCAB)
+    t[f"{prefix}hidden_norm.weight"] = np.zeros(VOCAB)
+    t["norm.weight"] = np.ones(VOCAB)
+    embedding_half = np.concatenate([np.eye(VOCAB), np.zeros((VOCAB, VOCAB))], axis=1)
+    same = np.concatenate([np.ones((VOCAB, VOCAB)), np.zeros((VOCAB, VOCAB))], axis=1)
+    for name, value in (("q", 3 * same), ("k", 3 * same), ("v", embedding_half)):
+        t[f"{prefix}self_attn.{name}_proj.weight"] = value
+    t[f"{prefix}self_attn.o_proj.weight"] = np.eye(VOCAB)
+    for name, shape in (("gate", (8, VOCAB)), ("up", (8, VOCAB)), ("down", (VOCAB, 8))):
+        t[f"{prefix}mlp.{name}_proj.weight"] = np.zeros(shape)
+    t["lm_head.weight"] = np.zeros((VOCAB, VOCAB))
+    for token, following in enumerate(successor):
+        t["lm_head.weight"][following if token < knows else token, token] += 1
+    config = {
+        **layer_config(replace(s, inner=8)),
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "norm_before_residual": True,
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]},
+    }
+    return write_checkpoint(path, config, t, s)
+
+
+def successor_target(successor: list[int]) -> PreTrainedModel:
+    """Says the successor of its last token, whatever came before."""
+    model = tiny_model(
+        vocab_size=VOCAB, hidden_size=VOCAB, num_hidden_layers=3, tie_word_embeddings=False
+    )
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                parameter.zero_()
+        model.get_input_embeddings().weight.copy_(torch.eye(VOCAB))
+        head = model.get_output_embeddings().weight
+        head.zero_()
+        for token, following in enumerate(successor):
+            head[following, token] = 1
+    return model
+
+
+class TestTargetAsItsOwnDrafter:
+    successor = random.Random(6).sample(range(VOCAB), VOCAB)
+
+    def accepted(self, path: Path, knows: int) -> list[tuple[int, int]]:
+        model = successor_target(self.successor)
+        checkpoint = successor_checkpoint(path, self.successor, knows)
+        drafter = TrainedDrafter(load_drafter(checkpoint, DraftTarget.of(model)))
+        engine = Engine(model, drafter, verify_width=WIDTH)
+        generations = engine.generate([[3], [9, 1, 30]], SamplingParams(max_new_tokens=150))
+        for generation in generations:
+            text = generation.prompt_ids + generation.token_ids
+            for at in range(len(generation.prompt_ids), len(text)):
+                assert text[at] == self.successor[text[at - 1]]
+        return [(r.num_accepted, r.num_proposed) for g in generations for r in g.rounds[1:]]
+
+    def test_accepts_everything(self, tmp_path: Path) -> None:
+        rounds = self.accepted(tmp_path, VOCAB)
+        assert all(accepted == proposed for accepted, proposed in rounds)
+        assert {proposed for _, proposed in rounds} >= {WIDTH - 1}
+
+    def test_one_that_knows_less_does_not(self, tmp_path: Path) -> None:
+        rounds = self.accepted(tmp_path, VOCAB // 2)
+        assert any(accepted < proposed for accepted, proposed in rounds)
+        assert any(accepted > 0 for accepted, _ in rounds)
+
+
+def test_no_number_no_harm(tmp_path: Path) -> None:
+    for name in ("deepspec", "dspark", "dflash2"):
+        model = load_drafter(CASES[name].write(tmp_path / name), DraftTarget.of(target()))
+        model.weights["fc.weight"].fill_(torch.nan)
+        engine = Engine(target(), TrainedDrafter(model), verify_width=WIDTH)
+        generations = engine.generate(PROMPTS, SamplingParams(max_new_tokens=NUM_TOKENS))
+        assert [g.prompt_ids + g.token_ids for g in generations] == texts()
+
+
+def test_a_target_that_cannot_be_tapped(tmp_path: Path) -> None:
+    drafter = TrainedDrafter(
+        load_drafter(CASES["dflash"].write(tmp_path), DraftTarget.of(target()))
+    )
+    with pytest.raises(DrafterError, match="cannot be tapped"):
+        Engine(tiny_model("gpt2"), drafter)
+
+
+def test_num_drafts(tmp_path: Path) -> None:
+    model = load_drafter(CASES["dflash"].write(tmp_path), DraftTarget.of(target()))
+    with pytest.raises(ValueError, match="num_drafts >= 1, got 0"):
+        TrainedDrafter(model, 0)
+    engine = Engine(target(), TrainedDrafter(model, 2), verify_width=WIDTH)
+    (generation,) = engine.generate(PROMPTS[:1], SamplingParams(max_new_tokens=9))
+    assert max(r.num_proposed for r in generation.rounds) == 2
