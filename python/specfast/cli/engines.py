@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
@@ -11,7 +12,14 @@ from rich.progress import Progress
 from specfast.cli.decoding import Decoding, OnRound, decode
 from specfast.cli.errors import CliError
 from specfast.cli.target import TargetModel
-from specfast.drafters import Drafter, NgramDrafter
+from specfast.drafters import (
+    Drafter,
+    DrafterError,
+    DraftTarget,
+    NgramDrafter,
+    TrainedDrafter,
+    load_drafter,
+)
 from specfast.engine import Engine, RoundOutput
 from specfast.sampling_params import SamplingParams
 
@@ -21,7 +29,7 @@ WARM_UP_TOKENS = 4
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How the engines of one command are made."""
+    """How the engines of one command are made; ``drafter``: one of DRAFTERS, or a directory."""
 
     drafter: str
     tree: bool
@@ -31,10 +39,15 @@ class EngineOptions:
     check_invariants: bool
 
     def __post_init__(self) -> None:
-        if self.drafter not in DRAFTERS:
-            raise CliError(f"unknown drafter {self.drafter!r}: choose from {', '.join(DRAFTERS)}")
+        if self.drafter not in DRAFTERS and not Path(self.drafter).is_dir():
+            raise CliError(
+                f"unknown drafter {self.drafter!r}: choose from {', '.join(DRAFTERS)}, or name the "
+                "directory of one"
+            )
         if self.tree and self.drafter == "none":
             raise CliError("--tree needs a drafter, and --drafter is none")
+        if self.tree and self.drafter not in DRAFTERS:
+            raise CliError("--tree is for --drafter ngram: trained drafters make chains")
 
 
 def run_speculative(
@@ -45,9 +58,17 @@ def run_speculative(
     on_round: OnRound,
 ) -> Decoding:
     """Decode with the drafter of ``options``."""
-    drafter = None
+    drafter: Drafter | None = None
+    num_drafts = options.verify_width - 1
     if options.drafter == "ngram":
-        drafter = NgramDrafter(num_drafts=options.verify_width - 1, tree=options.tree)
+        drafter = NgramDrafter(num_drafts=num_drafts, tree=options.tree)
+    elif options.drafter not in DRAFTERS:
+        try:
+            draft_target = DraftTarget.of(target.model)
+            loaded = load_drafter(options.drafter, draft_target, target.dtype.torch_dtype)
+        except DrafterError as error:
+            raise CliError(str(error)) from error
+        drafter = TrainedDrafter(loaded, num_drafts)
     return _run(target, drafter, options, prompts, params, on_round)
 
 

@@ -31,7 +31,9 @@ def generate(
         list[str] | None, typer.Argument(metavar="PROMPT", show_default=False)
     ] = None,
     model: ModelOption = None,
-    drafter: Annotated[str, typer.Option(help="Who drafts: ngram or none.")] = "ngram",
+    drafter: Annotated[
+        str, typer.Option(help="Who drafts: ngram, none, or the directory of a trained drafter.")
+    ] = "ngram",
     tree: Annotated[bool, typer.Option("--tree", help="Draft trees instead of chains.")] = False,
     prompt_file: Annotated[
         Path | None,
