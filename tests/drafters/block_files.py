@@ -162,12 +162,20 @@ def dflash_cases() -> list[BlockCase]:
             {
                 **zlab,
                 "is_causal": True,
+                # The target's share does not count, the drafter's own width does.
+                "rope_theta": None,
+                "rope_parameters": {
+                    "rope_theta": s.theta,
+                    "partial_rotary_factor": 0.25,
+                    "rope_dim": 4,
+                },
                 "input_embedding_scale": 3.5,
                 "dflash_config": {**nested, "block_size": 5},
             },
             backbone(13, s, 3, {"mask_embedding": (s.hidden,)}),
             (1, 5, 9),
             5,
+            sizes=replace(s, rotary=4),
             sees=(causal, causal),
             embedding_scale=3.5,
         ),

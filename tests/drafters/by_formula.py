@@ -28,17 +28,18 @@ class Sizes:
     draft_vocab: int = 40
     eps: float = 1e-5
     theta: float = 700.0
+    rotary: int = 6
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     return x / math.sqrt(sum(v * v for v in x) / len(x) + eps) * weight
 
 
-def rotate(head: Array, position: int, theta: float) -> Array:
-    half = len(head) // 2
+def rotate(head: Array, position: int, theta: float, channels: int) -> Array:
+    half = channels // 2
     out = head.copy()
     for i in range(half):
-        angle = position * theta ** (-2 * i / len(head))
+        angle = position * theta ** (-2 * i / channels)
         cos, sin = math.cos(angle), math.sin(angle)
         out[i] = head[i] * cos - head[i + half] * sin
         out[i + half] = head[i + half] * cos + head[i] * sin
@@ -72,7 +73,8 @@ def _rotated(t: Tensors, name: str, x: Array, count: int, position: int, s: Size
     heads = heads_of(t, f"{name}_proj", x, count)
     if f"{name}_norm.weight" in t:
         heads = [rms_norm(head, t[f"{name}_norm.weight"], s.eps) for head in heads]
-    return [rotate(head, position, s.theta) for head in heads]
+    channels = min(s.rotary, s.head_dim)
+    return [rotate(head, position, s.theta, channels) for head in heads]
 
 
 def attend(

@@ -102,6 +102,13 @@ class TestSpans:
         assert spans == (BOTH, BOTH)
 
 
+def test_a_share_of_rotated_channels_is_the_targets(tmp_path: Path) -> None:
+    rope = {"rope_theta": 700.0, "partial_rotary_factor": 0.25, "mrope_section": [1, 1, 1]}
+    spec = spec_of(tmp_path, "dflash", rope_parameters=rope)
+    assert spec.backbone.rope.rotary_dim == 6
+    assert any("partial_rotary_factor" in reading for reading in spec.readings)
+
+
 class TestAnchor:
     def test_defaults(self, tmp_path: Path) -> None:
         native = spec_of(tmp_path / "a", "dspark", sample_from_anchor=None)

@@ -86,6 +86,12 @@ class TestFiles:
         assert "pytorch_model.bin" in refusal(tmp_path)
         assert not (tmp_path / "ran").exists()
 
+    def test_a_pickle_of_the_first_form(self, tmp_path: Path) -> None:
+        CASES["safeailab"].write(tmp_path)
+        file = tmp_path / "pytorch_model.bin"
+        torch.save(torch.load(file), file, _use_new_zipfile_serialization=False)
+        load_drafter(tmp_path, TARGET)
+
     def test_shards(self, tmp_path: Path) -> None:
         case = CASES["deepspec"]
         whole = load_drafter(case.write(tmp_path), TARGET)
@@ -313,14 +319,18 @@ class TestTarget:
         target = replace(TARGET, sizes=TargetSizes(12, 40, 2))
         assert "layers" in refusal(CASES["safeailab"].write(tmp_path), target)
 
-    def test_copies_of_the_target_are_shared(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_copies_of_the_target_are_shared(self, dtype: torch.dtype, tmp_path: Path) -> None:
+        # A file in bf16, and the target widened from it.
+        target = replace(TARGET, embedding=TARGET.embedding.to(dtype).float())
+
         def copy(tensors: dict[str, Tensor]) -> None:
-            tensors["model.embed_tokens.weight"] = TARGET.embedding[:40].clone()
+            tensors["model.embed_tokens.weight"] = target.embedding[:40].to(dtype)
 
         path = changed_tensors(tmp_path, CASES["deepspec"], copy)
-        weights = load_drafter(path, TARGET).weights
-        assert weights[EMBEDDING].data_ptr() == TARGET.embedding.data_ptr()
-        assert weights[LM_HEAD].data_ptr() != TARGET.lm_head.data_ptr()
+        weights = load_drafter(path, target).weights
+        assert weights[EMBEDDING].data_ptr() == target.embedding.data_ptr()
+        assert weights[LM_HEAD].data_ptr() != target.lm_head.data_ptr()
 
     def test_eagle_takes_the_targets_head(self, tmp_path: Path) -> None:
         case = CASES["qwen2"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,7 +109,10 @@ class CheckpointFiles:
 
 def _read_pickled(file: Path) -> dict[str, Any]:
     try:
-        values = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        # The form before torch 1.6 is no archive, and cannot be mapped.
+        values = torch.load(
+            file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)
+        )
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else "it is damaged"
         raise DrafterError(f"cannot read {file}: {reason}") from error
