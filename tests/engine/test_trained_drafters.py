@@ -100,10 +100,24 @@ class CheckedDrafter(TrainedDrafter):
         return tokens
 
 
-def decode(case: Case, path: Path) -> list[int]:
+class BushyDrafter(CheckedDrafter):
+    """The same as trees, where each draft stands behind a wrong sibling: accepted rows move."""
+
+    def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
+        chains = super().propose(requests, (verify_width + 1) // 2)
+        tokens, parents = [], []
+        for row, length in zip(chains.tokens.tolist(), chains.verify_lens, strict=True):
+            path = row[1:length]
+            tokens.append([node for draft in path for node in ((draft + 1) % VOCAB, draft)])
+            parents.append([2 * depth for depth in range(len(path)) for _ in range(2)])
+        return DraftBatch.from_lists(requests, tokens, parents)
+
+
+def decode(case: Case, path: Path, kind: type[CheckedDrafter] = CheckedDrafter) -> list[int]:
     """Decode all prompts together; the numbers of drafts that were accepted."""
-    drafter = CheckedDrafter(load_drafter(case.write(path), DraftTarget.of(target())))
-    engine = Engine(target(), drafter, page_size=4, verify_width=WIDTH)
+    drafter = kind(load_drafter(case.write(path), DraftTarget.of(target())))
+    width = WIDTH if kind is CheckedDrafter else 2 * WIDTH - 1
+    engine = Engine(target(), drafter, page_size=4, verify_width=width)
     generations = engine.generate(PROMPTS, SamplingParams(max_new_tokens=NUM_TOKENS))
     for generation, prompt, text in zip(generations, PROMPTS, texts(), strict=True):
         assert generation.prompt_ids + generation.token_ids == text
@@ -116,6 +130,12 @@ def decode(case: Case, path: Path) -> list[int]:
 @pytest.mark.parametrize("name", CASES)
 def test_lossless_and_as_from_scratch(name: str, tmp_path: Path) -> None:
     accepted = decode(CASES[name], tmp_path)
+    assert {0, 1, 2, 3} <= set(accepted)
+
+
+@pytest.mark.parametrize("name", ["safeailab", "dflash"])
+def test_taps_of_accepted_nodes_of_a_tree(name: str, tmp_path: Path) -> None:
+    accepted = decode(CASES[name], tmp_path, BushyDrafter)
     assert {0, 1, 2, 3} <= set(accepted)
 
 
