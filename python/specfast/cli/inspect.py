@@ -12,7 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from specfast.cli.errors import CliError, ends_cleanly
+from specfast.cli.options import DeviceOption, DtypeOption
+from specfast.cli.probe import print_probe, probe_readings
 from specfast.cli.report import check_writable, write_report
+from specfast.cli.target import choose_device, load_target
 from specfast.drafters.checkpoint import (
     CheckpointFiles,
     DrafterError,
@@ -28,8 +31,21 @@ def inspect(
     drafter: Annotated[Path, typer.Argument(metavar="DRAFTER", help="Directory of the drafter.")],
     model: Annotated[
         Path | None,
-        typer.Option(help="Directory of the target: compare the two. Only its config is read."),
+        typer.Option(help="Directory of the target: compare the two."),
     ] = None,
+    probe: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Decode these prompts (JSON lines) with every reading that the files allow.",
+        ),
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Per prompt of --probe.")] = 64,
+    verify_width: Annotated[
+        int, typer.Option(min=2, max=1024, help="Rows per round of --probe.")
+    ] = 8,
+    device: DeviceOption = None,
+    dtype: DtypeOption = None,
     json_path: Annotated[
         Path | None, typer.Option("--json", help="Write what was understood to this file.")
     ] = None,
@@ -37,8 +53,12 @@ def inspect(
     """Say what a drafter is, and refuse it where loading would.
 
     Family, dialect, sizes, taps, heads, and every default and ambiguity
-    with the reading that was taken. Weights are not loaded.
+    with the reading that was taken. Weights are loaded for --probe only,
+    which measures how much of each reading the target accepts.
     """
+    console = Console(highlight=False, markup=False)
+    if probe is not None and model is None:
+        raise CliError("--probe decodes with the target: name one with --model")
     if json_path is not None:
         check_writable(json_path)
     try:
@@ -48,11 +68,20 @@ def inspect(
             spec = match_target(spec, TargetSizes.read(model))
     except DrafterError as error:
         raise CliError(f"{drafter}: {error}") from error
+    summaries = {}
+    if probe is not None:
+        progress = Console(stderr=True, highlight=False, markup=False)
+        target = load_target(str(model), choose_device(device), dtype, progress)
+        summaries = probe_readings(drafter, target, probe, max_new_tokens, verify_width)
     dtypes = ", ".join(sorted({entry.dtype for entry in files.entries.values()}))
     if json_path is not None:
         report = {"path": str(drafter), "dtypes": dtypes, "drafter": asdict(spec)}
+        if probe is not None:
+            report["probe"] = {name: asdict(summary) for name, summary in summaries.items()}
         write_report(json_path, report)
-    _print_spec(Console(highlight=False, markup=False), spec, len(files.entries), dtypes)
+    _print_spec(console, spec, len(files.entries), dtypes)
+    if probe is not None:
+        print_probe(console, summaries)
     return 0
 
 

@@ -9,7 +9,7 @@ from specfast.drafters.base import (
 )
 from specfast.drafters.checkpoint import DrafterError, DrafterSpec, DraftTarget
 from specfast.drafters.eagle_chain import EagleChain
-from specfast.drafters.loader import load_drafter
+from specfast.drafters.loader import load_drafter, load_readings
 from specfast.drafters.ngram import NgramDrafter
 from specfast.drafters.taps import TapRecorder
 from specfast.drafters.trained import TrainedDrafter
@@ -28,4 +28,5 @@ __all__ = [
     "TapRecorder",
     "TrainedDrafter",
     "load_drafter",
+    "load_readings",
 ]

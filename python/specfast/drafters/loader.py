@@ -9,11 +9,13 @@ import torch
 from specfast.drafters.checkpoint import (
     CheckpointFiles,
     DrafterError,
+    DrafterSpec,
     DraftTarget,
     match_target,
     read_spec,
 )
-from specfast.drafters.checkpoint.weights import load_weights
+from specfast.drafters.checkpoint.other_readings import other_readings
+from specfast.drafters.checkpoint.weights import Weights, load_weights
 from specfast.drafters.dflash import DFlashModel
 from specfast.drafters.dflash2 import DFlash2Model
 from specfast.drafters.dspark import DSparkModel
@@ -54,10 +56,31 @@ def load_drafter(
         tensor that is unknown, missing or misshaped; a target of another hidden size, vocabulary or
         number of layers. Names them, and both values.
     """
-    files = CheckpointFiles(Path(path))
+    return _model(*_spec_and_weights(Path(path), target, dtype))
+
+
+def load_readings(
+    path: str | Path, target: DraftTarget, dtype: torch.dtype = torch.float32
+) -> dict[str, DrafterModel]:
+    """Every way to read ``path``: first that of ``load_drafter``, then one for each open question.
+
+    They share their weights. Parameters and errors are those of ``load_drafter``.
+    """
+    spec, weights = _spec_and_weights(Path(path), target, dtype)
+    others = other_readings(spec, target.sizes.num_layers)
+    return {name: _model(one, weights) for name, one in {"as read": spec, **others}.items()}
+
+
+def _spec_and_weights(
+    path: Path, target: DraftTarget, dtype: torch.dtype
+) -> tuple[DrafterSpec, Weights]:
+    files = CheckpointFiles(path)
     try:
         spec = match_target(read_spec(files), target.sizes)
-        weights = load_weights(files, spec, target, dtype)
+        return spec, load_weights(files, spec, target, dtype)
     except DrafterError as error:
         raise DrafterError(f"{path}: {error}") from error
+
+
+def _model(spec: DrafterSpec, weights: Weights) -> DrafterModel:
     return MODELS[spec.family](spec, weights)

@@ -50,6 +50,7 @@ def read_block(
     # DeepSpec and SpecForge draft from the anchor's row; speculators says so where it does.
     default = spec.family == "dspark" and spec.dialect != "speculators"
     if spec.family == "dspark" and "sample_from_anchor" not in fields:
+        fields.open_questions.append("sample_from_anchor")
         fields.assume("sample_from_anchor", default, f"the default of {spec.dialect}")
     from_anchor = fields.flag("sample_from_anchor", default)
     if spec.family == "dspark" and not from_anchor:

@@ -7,20 +7,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from specfast.drafters.checkpoint.errors import DrafterError
+from specfast.drafters.checkpoint.spec import Question
 
 
 class Fields:
     """A JSON object; null counts as absent.
 
-    ``readings`` collects what was not written there and had to be assumed; nested objects share it.
+    ``readings`` and ``open_questions`` collect what was not written there and had to be assumed;
+    nested objects share them.
     """
 
     def __init__(
-        self, values: Mapping[str, Any], where: str = "", readings: list[str] | None = None
+        self, values: Mapping[str, Any], where: str = "", parent: Fields | None = None
     ) -> None:
         self._values = values
         self._where = where
-        self.readings: list[str] = [] if readings is None else readings
+        self.readings: list[str] = [] if parent is None else parent.readings
+        self.open_questions: list[Question] = [] if parent is None else parent.open_questions
 
     def __contains__(self, name: str) -> bool:
         return self._values.get(name) is not None
@@ -32,12 +35,12 @@ class Fields:
             value = {}
         if not isinstance(value, Mapping):
             raise self._fault(name, "an object")
-        return Fields(value, f"{self._where}{name}.", self.readings)
+        return Fields(value, f"{self._where}{name}.", self)
 
     def merged_over(self, base: Fields) -> Fields:
         """These fields, and those of ``base`` where they are absent here."""
         here = {name: value for name, value in self._values.items() if value is not None}
-        return Fields({**base._values, **here}, base._where, self.readings)
+        return Fields({**base._values, **here}, base._where, self)
 
     def integer(self, name: str, default: int | None = None, minimum: int = 1) -> int:
         value = self._value(name, default)

@@ -77,12 +77,15 @@ def spec_of(config: Mapping[str, object], shapes: Mapping[str, tuple[int, ...]])
         convolution=None,
         selector=None,
         readings=(),
+        open_questions=(),
     )
     if family in ("eagle", "eagle3"):
         spec = _with_eagle(spec, fields, shapes)
     else:
         spec = _with_block(spec, fields, shapes)
-    return replace(spec, readings=tuple(fields.readings))
+    return replace(
+        spec, readings=tuple(fields.readings), open_questions=tuple(fields.open_questions)
+    )
 
 
 def _draft_vocab_size(
@@ -123,6 +126,7 @@ def _with_eagle(
             "config.json: eagle_config.use_aux_hidden_state = False is not supported"
         )
     if fields.flag("norm_output"):
+        fields.open_questions.append("norm_output")
         fields.readings.append(
             "norm_output: the next feature is the normalised hidden state, as SGLang reads it; "
             "SpecForge reads it otherwise"

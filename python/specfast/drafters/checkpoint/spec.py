@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Family = Literal["eagle", "eagle3", "dflash", "dspark", "dflash2"]
+# What files leave open in a way that acceptance can tell.
+Question = Literal["taps", "norm_output", "sample_from_anchor"]
 Dialect = Literal["SafeAILab/SpecForge", "SpecForge", "DeepSpec", "speculators", "z-lab"]
 
 
@@ -153,6 +155,7 @@ class DrafterSpec:
     taps : None for EAGLE-1/2, which reads the target's last hidden state after the final norm
     fc_bias : whether the projection of the features has a bias
     readings : defaults taken and ambiguities settled, a sentence each
+    open_questions : those among them that ``other_readings`` knows another answer to
     """
 
     family: Family
@@ -171,3 +174,4 @@ class DrafterSpec:
     convolution: ConvolutionSpec | None
     selector: SelectorSpec | None
     readings: tuple[str, ...]
+    open_questions: tuple[Question, ...]

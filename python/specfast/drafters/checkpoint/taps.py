@@ -36,6 +36,7 @@ def read_taps(fields: Fields, width: int, *, num_layers: int, eagle3: bool) -> T
             before = tuple(layer - 1 for layer in fields.layer_ids(name))
             found[f"{name}, before the layer"] = before
             if not any(taps == before for source, taps in found.items() if "after" in source):
+                fields.open_questions.append("taps")
                 fields.readings.append(
                     f"{name} is read as the inputs of those layers, as speculators and vLLM do; "
                     "a file that means their outputs drafts badly, not wrongly"
