@@ -95,7 +95,7 @@ def test_another_target(changes: dict[str, int], words: str, tmp_path: Path) -> 
 
 
 def test_bad_input(tmp_path: Path) -> None:
-    refused(run(tmp_path / "none"), "does not exist")
+    refused(run(tmp_path / "none"), f"specfast: {tmp_path / 'none'} does not exist")
     path = CASES["nested-aux-ids"].write(tmp_path / "drafter")
     refused(run(path, "--model", tmp_path), "cannot read the target's")
     refused(run(path, "--json", tmp_path / "no" / "file"), "cannot write")

@@ -63,6 +63,9 @@ def inspect(
         check_writable(json_path)
     try:
         files = CheckpointFiles(drafter)
+    except DrafterError as error:
+        raise CliError(str(error)) from error
+    try:
         spec = read_spec(files)
         if model is not None:
             spec = match_target(spec, TargetSizes.read(model))
