@@ -79,6 +79,10 @@ AcceptWorkload::AcceptWorkload(const Point& point, int width, MakeTree make_tree
   ignore_eos_.upload();
 }
 
+void AcceptWorkload::fetch_all_rows(int set) {
+  for (int64_t row = 0; row < rows_; ++row) LogitPool::shared().fetch(first_row(set) + row);
+}
+
 void AcceptWorkload::fill(int set) {
   Random random(set);
   for (int64_t row = 0; row < rows_; ++row) {

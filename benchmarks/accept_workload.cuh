@@ -27,6 +27,8 @@ class AcceptWorkload : public Workload {
   AcceptParams accept_params(Side side, int set);
   TargetRows target_rows(Side side, int set);
   const DraftTree& tree(int set, int request) const { return trees_[set * batch_ + request]; }
+  // Makes the host's mirror of all rows; those of the planned paths it has.
+  void fetch_all_rows(int set);
   // The records of both sides are equal, and their paths those that were planned.
   void expect_equal_records(int set);
   void expect_equal_fields(int set);

@@ -38,7 +38,8 @@ struct BlockResidualWeights {
 // Keeps the longest prefix of a chain that its own coin confirms; see docs/numerics.md, "Block".
 // `ratio` is r of the article: the joint likelihood ratio of the drafts so far, capped at 1.
 struct BlockRule {
-  static constexpr bool kStepwise = false;  // decides on the whole chain
+  static constexpr bool kStepwise = false;   // decides on the whole chain
+  static constexpr bool kStoresRows = true;  // most rows are needed, so all can be read at once
 
   // One draft as its row and q know it.
   struct Draft {

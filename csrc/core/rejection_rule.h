@@ -85,6 +85,7 @@ struct ProposalWeights {
 // Accept with min(1, p / q), else the residual; see docs/numerics.md, "Rejection".
 struct RejectionRule {
   static constexpr bool kStepwise = true;  // decides row by row
+  static constexpr bool kStoresRows = false;
 
   Residual residual;
   uint64_t residual_mass = 0;

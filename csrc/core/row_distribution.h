@@ -12,7 +12,8 @@ struct Drawn {
 
 // The filtered distribution of one row after another. Whatever threads differ in is local to them;
 // everything that decides is the same on all threads of the team.
-template <class T, bool kEdited>
+// kRestorable: a row may also come from a record of it.
+template <class T, bool kEdited, bool kRestorable = false>
 class RowDistribution {
  public:
   LogitRow<T, kEdited> row;
@@ -45,8 +46,8 @@ class RowDistribution {
     kept.cut_value = -INFINITY;
     kept.cut_id = INT32_MAX;
     has_candidates_ = false;
-    is_restored_ = false;
-    is_here_ = true;
+    if constexpr (kRestorable) is_restored_ = false;
+    if constexpr (kRestorable) is_here_ = true;
   }
 
   // Takes a row from its record instead; its logits are brought when they are needed.
@@ -61,7 +62,7 @@ class RowDistribution {
     is_restored_ = true;
     is_here_ = false;
   }
-  SPECFAST_HD bool is_restored() const { return is_restored_; }
+  SPECFAST_HD bool is_restored() const { return kRestorable && is_restored_; }
 
   // Reads the row: its largest value, then its mass or, with top-k, its few kept tokens. Is a
   // barrier of the part.
@@ -115,7 +116,7 @@ class RowDistribution {
                       }});
       return {candidates_.find(team, target(total)), kStatusOk};
     }
-    if (is_restored_) sum(team, kept);  // of which the search needs the shares
+    if (is_restored()) sum(team, kept);  // of which the search needs the shares
     return {masses.find(team, exchange, row, kept, excluded, target(total)), kStatusOk};
   }
 
@@ -158,9 +159,10 @@ class RowDistribution {
   // Before a pass over the row; a restored row is not there yet.
   template <class Team>
   SPECFAST_HD void bring_row(Team& team) {
-    if (is_here_) return;
-    row.bring(team);
-    is_here_ = true;
+    if constexpr (kRestorable) {
+      if (!is_here_) row.bring(team);
+      is_here_ = true;
+    }
   }
 
  private:

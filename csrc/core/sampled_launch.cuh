@@ -63,7 +63,7 @@ void launch_sampled_accept(const SampledAcceptParams& p, cudaStream_t stream) {
   if (count == 0) return clear_rows_of_no_request(p.accept, stream);
   with_row_form(p.rows, p.sampling, [&](auto type, auto edited) {
     using T = decltype(type);
-    if constexpr (!decltype(edited)::value) {
+    if constexpr (Rule::kStoresRows && !decltype(edited)::value) {
       if (p.stored_rows != nullptr) {
         int rows = count * p.accept.num_nodes;
         launch_sampled<RowRecorder<T>>(p, rows, p.accept.vocab_size,

@@ -10,7 +10,10 @@ namespace specfast {
 // Sampled accept of one request: the walk, then the tail that all rules share.
 template <class T, bool kEdited, class Rule>
 struct SampledRequest {
-  SampledState<T, kEdited> state;
+  // Whether the rule reads recorded rows, where a workspace is given.
+  static constexpr bool kStored = Rule::kStoresRows && !kEdited;
+
+  SampledState<T, kEdited, kStored> state;
   Rule rule;
   Path path{};
   float* logprobs = nullptr;  // scratch [S]
@@ -38,9 +41,12 @@ struct SampledRequest {
     if (state.window.verified > 0) {
       path.status |= state.sampling.status;
       rule.walk(team, state, path, logprobs);
+      // Of recorded rows none may have needed an exchange.
+      if constexpr (kStored) state.row.exchange.finish(team);
+    } else {
+      team.wait();
     }
     path.status |= state.coin_status;
-    state.row.exchange.finish(team);  // rows past the cut are looked at by a copy
     if constexpr (Rule::kStepwise) {
       if (p.cap_trim_lens != nullptr) {
         int32_t trimmed = 0;
@@ -74,7 +80,7 @@ template <class Rule>
 void sampled_accept_on_cpu(const SampledAcceptParams& p) {
   clear_rows_of_no_request(p.accept);
   with_row_form(p.rows, p.sampling, [&](auto type, auto edited) {
-    if constexpr (!decltype(edited)::value) {
+    if constexpr (Rule::kStoresRows && !decltype(edited)::value) {
       int rows = p.stored_rows != nullptr ? p.accept.batch_size * p.accept.num_nodes : 0;
       for (int job = 0; job < rows; ++job) {
         SerialTeam team;

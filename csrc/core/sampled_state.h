@@ -21,13 +21,14 @@ struct SampledAcceptParams {
   float threshold_single;   // target-only, in [0, 1]; both 1: lossless
   float threshold_acc;
   LogprobParams logprobs;
-  // [B, N] workspace, or null: rows are read one after the other, as the walk comes to them. With
-  // it all rows are recorded first, at once. Without edits only: those depend on the path.
+  // [B, N] workspace of the block rule, or null: rows are read one after the other. With it all
+  // rows are recorded first, at once. Without edits only: those depend on the path.
   StoredRow* stored_rows;
 };
 
 // One request under a sampled rule: its row at hand, its drafts, its random numbers.
-template <class T, bool kEdited>
+// kStored: rows may have been recorded before.
+template <class T, bool kEdited, bool kStored>
 struct SampledState {
   static constexpr bool kHasEdits = kEdited;
 
@@ -35,7 +36,7 @@ struct SampledState {
   int b;
   Window window{};
   RequestSampling sampling{};
-  RowDistribution<T, kEdited> row;
+  RowDistribution<T, kEdited, kStored> row;
   RequestLinks links;
   DraftChildren children{};
   int32_t coin_status = kStatusOk;
@@ -52,7 +53,7 @@ struct SampledState {
     if (has_stored_rows()) stored = arena.template scratch<StoredRow>(p.accept.num_nodes);
   }
 
-  SPECFAST_HD bool has_stored_rows() const { return !kEdited && p.stored_rows != nullptr; }
+  SPECFAST_HD bool has_stored_rows() const { return kStored && p.stored_rows != nullptr; }
 
   template <class Team>
   SPECFAST_HD void load(Team& team) {
@@ -79,9 +80,11 @@ struct SampledState {
   template <class Team>
   SPECFAST_HD void begin_open(const Team& team, int32_t index) {
     const T* logits = logits_of(index);
-    if (has_stored_rows() && index < window.verified) {
-      row.restore(stored[index].record, stored[index].status, logits);
-      return;
+    if constexpr (kStored) {
+      if (has_stored_rows()) {
+        row.restore(stored[index].record, stored[index].status, logits);
+        return;
+      }
     }
     const int32_t* bitmask = p.sampling.token_bitmask;
     if (bitmask != nullptr) bitmask += (window.base + index) * p.sampling.token_bitmask_stride;

@@ -7,6 +7,7 @@ namespace specfast {
 // One coin per row; see docs/numerics.md, "Target-only".
 struct TargetOnlyRule {
   static constexpr bool kStepwise = true;  // decides row by row
+  static constexpr bool kStoresRows = false;
 
   template <class Params>
   SPECFAST_HD explicit TargetOnlyRule(const Params&) {}

@@ -23,8 +23,7 @@ void check_links(ArgChecks& args, const LinkInputs& in, bool return_trim, DraftL
 void check_sampled_accept(ArgChecks& args, const AcceptInputs& in, const Tensor& target_logits,
                           const SamplingInputs& sampling, const CoinInputs& coins, bool return_trim,
                           const AcceptOutputs& out, const OptionalTensor& logprobs,
-                          bool processed_logprobs, const OptionalTensor& workspace,
-                          SampledAcceptParams& p) {
+                          bool processed_logprobs, SampledAcceptParams& p) {
   check_trim(args, in, return_trim);
   check_batch(args, in, p.accept);
   p.rows = checked_logits(args, target_logits, "target_logits");
@@ -48,13 +47,6 @@ void check_sampled_accept(ArgChecks& args, const AcceptInputs& in, const Tensor&
                             .contiguous()
                             .mutable_data<float>();
   p.logprobs.processed = processed_logprobs;
-  static_assert(sizeof(StoredRow) == 12 * sizeof(int32_t));
-  p.stored_rows = args(workspace, "workspace")
-                      .dtype(kInt32)
-                      .shape({"B", "N", "12"})
-                      .contiguous()
-                      .aligned(kRecordAlignment)
-                      .mutable_data<StoredRow>();
   p.threshold_single = 1.0f;
   p.threshold_acc = 1.0f;
 }
@@ -77,7 +69,7 @@ void accept_target_only(
     const OptionalTensor& accept_coins, const OptionalTensor& final_coins, double threshold_single,
     double threshold_acc, bool return_trim, bool processed_logprobs, const Tensor& per_request,
     const Tensor& per_step, const Tensor& predict, const OptionalTensor& slots,
-    const OptionalTensor& logprobs, const OptionalTensor& workspace) {
+    const OptionalTensor& logprobs) {
   ArgChecks args("accept_target_only", draft_tokens);
   SampledAcceptParams p{};
   check_sampled_accept(
@@ -88,7 +80,7 @@ void accept_target_only(
       {temperature, seeds, top_k, top_p, min_p, repetition_penalty, presence_penalty,
        frequency_penalty, edit_indptr, edit_ids, edit_counts, edit_biases, token_bitmask},
       {accept_coins, final_coins}, return_trim, {per_request, per_step, predict, slots}, logprobs,
-      processed_logprobs, workspace, p);
+      processed_logprobs, p);
   check_links(args, {retrieve_next_token, retrieve_next_sibling, retrieve_index}, return_trim,
               p.links);
   args.require_fraction("threshold_single", threshold_single);
@@ -104,29 +96,26 @@ void accept_target_only(
 }
 
 template <Device device>
-void accept_rejection(const Tensor& draft_tokens, const Tensor& prefix_lens,
-                      const Tensor& target_logits, const OptionalTensor& retrieve_next_token,
-                      const OptionalTensor& retrieve_next_sibling,
-                      const OptionalTensor& retrieve_index, const OptionalTensor& proposal_logits,
-                      const OptionalTensor& proposal_records, const OptionalTensor& proposal_probs,
-                      const OptionalTensor& sparse_ids, const OptionalTensor& sparse_values,
-                      const OptionalTensor& row_of_node, const OptionalTensor& d2t,
-                      std::optional<int64_t> vocab_size, const OptionalTensor& qo_indptr,
-                      const OptionalTensor& verify_lens, const OptionalTensor& eos_token_ids,
-                      const OptionalTensor& stop_token_ids, const OptionalTensor& max_tokens_left,
-                      const OptionalTensor& min_tokens_left, const OptionalTensor& ignore_eos,
-                      const OptionalTensor& out_cache_loc, bool accumulate_status,
-                      const Tensor& temperature, const Tensor& seeds, const OptionalTensor& top_k,
-                      const OptionalTensor& top_p, const OptionalTensor& min_p,
-                      const OptionalTensor& repetition_penalty,
-                      const OptionalTensor& presence_penalty,
-                      const OptionalTensor& frequency_penalty, const OptionalTensor& edit_indptr,
-                      const OptionalTensor& edit_ids, const OptionalTensor& edit_counts,
-                      const OptionalTensor& edit_biases, const OptionalTensor& token_bitmask,
-                      const OptionalTensor& accept_coins, const OptionalTensor& final_coins,
-                      bool return_trim, bool processed_logprobs, const Tensor& per_request,
-                      const Tensor& per_step, const Tensor& predict, const OptionalTensor& slots,
-                      const OptionalTensor& logprobs, const OptionalTensor& workspace) {
+void accept_rejection(
+    const Tensor& draft_tokens, const Tensor& prefix_lens, const Tensor& target_logits,
+    const OptionalTensor& retrieve_next_token, const OptionalTensor& retrieve_next_sibling,
+    const OptionalTensor& retrieve_index, const OptionalTensor& proposal_logits,
+    const OptionalTensor& proposal_records, const OptionalTensor& proposal_probs,
+    const OptionalTensor& sparse_ids, const OptionalTensor& sparse_values,
+    const OptionalTensor& row_of_node, const OptionalTensor& d2t, std::optional<int64_t> vocab_size,
+    const OptionalTensor& qo_indptr, const OptionalTensor& verify_lens,
+    const OptionalTensor& eos_token_ids, const OptionalTensor& stop_token_ids,
+    const OptionalTensor& max_tokens_left, const OptionalTensor& min_tokens_left,
+    const OptionalTensor& ignore_eos, const OptionalTensor& out_cache_loc, bool accumulate_status,
+    const Tensor& temperature, const Tensor& seeds, const OptionalTensor& top_k,
+    const OptionalTensor& top_p, const OptionalTensor& min_p,
+    const OptionalTensor& repetition_penalty, const OptionalTensor& presence_penalty,
+    const OptionalTensor& frequency_penalty, const OptionalTensor& edit_indptr,
+    const OptionalTensor& edit_ids, const OptionalTensor& edit_counts,
+    const OptionalTensor& edit_biases, const OptionalTensor& token_bitmask,
+    const OptionalTensor& accept_coins, const OptionalTensor& final_coins, bool return_trim,
+    bool processed_logprobs, const Tensor& per_request, const Tensor& per_step,
+    const Tensor& predict, const OptionalTensor& slots, const OptionalTensor& logprobs) {
   ArgChecks args("accept_rejection", draft_tokens);
   SampledAcceptParams p{};
   check_sampled_accept(
@@ -137,7 +126,7 @@ void accept_rejection(const Tensor& draft_tokens, const Tensor& prefix_lens,
       {temperature, seeds, top_k, top_p, min_p, repetition_penalty, presence_penalty,
        frequency_penalty, edit_indptr, edit_ids, edit_counts, edit_biases, token_bitmask},
       {accept_coins, final_coins}, return_trim, {per_request, per_step, predict, slots}, logprobs,
-      processed_logprobs, workspace, p);
+      processed_logprobs, p);
   check_links(args, {retrieve_next_token, retrieve_next_sibling, retrieve_index}, return_trim,
               p.links);
   p.proposal = checked_proposal(args,
@@ -183,8 +172,15 @@ void accept_block(const Tensor& draft_tokens, const Tensor& prefix_lens,
       {temperature, seeds, top_k, top_p, min_p, repetition_penalty, presence_penalty,
        frequency_penalty, edit_indptr, edit_ids, edit_counts, edit_biases, token_bitmask},
       {accept_coins, final_coins}, false, {per_request, per_step, predict, slots}, logprobs,
-      processed_logprobs, workspace, p);
+      processed_logprobs, p);
   check_chain_width(args);
+  static_assert(sizeof(StoredRow) == 12 * sizeof(int32_t));
+  p.stored_rows = args(workspace, "workspace")
+                      .dtype(kInt32)
+                      .shape({"B", "N", "12"})
+                      .contiguous()
+                      .aligned(kRecordAlignment)
+                      .mutable_data<StoredRow>();
   p.proposal = checked_proposal(args,
                                 {proposal_logits, proposal_records, proposal_probs, sparse_ids,
                                  sparse_values, row_of_node, d2t},
@@ -201,11 +197,12 @@ constexpr char kRowsSchema[] = "Tensor draft_tokens, Tensor prefix_lens, Tensor 
 constexpr char kLinksSchema[] =
     "Tensor? retrieve_next_token, Tensor? retrieve_next_sibling, Tensor? retrieve_index, ";
 
-std::string schema(const char* op, const std::string& rule_inputs, const char* rule_numbers) {
+std::string schema(const char* op, const std::string& rule_inputs, const char* rule_numbers,
+                   const char* outputs = "") {
   return std::string(op) + "(" + kRowsSchema + rule_inputs + kAcceptSchema + ", " +
          kSamplingSchema + ", Tensor? accept_coins, Tensor? final_coins, " + rule_numbers +
-         "bool processed_logprobs, " + kRecordSchema +
-         ", Tensor(e!)? logprobs, Tensor(f!)? workspace) -> ()";
+         "bool processed_logprobs, " + kRecordSchema + ", Tensor(e!)? logprobs" + outputs +
+         ") -> ()";
 }
 
 }  // namespace
@@ -218,7 +215,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(specfast, m) {
                "float threshold_single, float threshold_acc, bool return_trim, ")
             .c_str());
   m.def(schema("accept_rejection", links + proposal, "bool return_trim, ").c_str());
-  m.def(schema("accept_block", proposal, "").c_str());
+  m.def(schema("accept_block", proposal, "", ", Tensor(f!)? workspace").c_str());
 }
 
 STABLE_TORCH_LIBRARY_IMPL(specfast, CPU, m) {

@@ -14,7 +14,8 @@ void sampled_accept_on_threads(const SampledAcceptParams& p, int parts, int grou
   with_row_form(p.rows, p.sampling, [&](auto type, auto edited) {
     using T = decltype(type);
     constexpr bool kEdited = decltype(edited)::value;
-    int rows = !kEdited && p.stored_rows != nullptr ? p.accept.batch_size * p.accept.num_nodes : 0;
+    bool stored = SampledRequest<T, kEdited, Rule>::kStored && p.stored_rows != nullptr;
+    int rows = stored ? p.accept.batch_size * p.accept.num_nodes : 0;
     for (int job = 0; job < rows; ++job) {
       ThreadTeam::run(parts, kThreads,
                       [&](ThreadTeam& team) { RowRecorder<T>(p, job, groups_to_keep).run(team); });

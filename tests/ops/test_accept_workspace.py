@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from accept_batches import AcceptBatch, assert_same_record
@@ -11,41 +9,31 @@ from guards import GuardedMemory
 from sampled_batches import Q_FORMS, random_sampled_batch
 from specfast import AcceptRecord, ops, reference
 
-CASES = [
-    ("target_only", True, "none"),
-    ("target_only", False, "none"),
-    *(("rejection", tree, form) for tree in (True, False) for form in Q_FORMS),
-    *(("block", False, form) for form in Q_FORMS),
-]
 
-
-def with_workspace(batch: AcceptBatch, op: Any, device: str) -> AcceptRecord:
+def with_workspace(batch: AcceptBatch, device: str) -> AcceptRecord:
     """The workspace lies between guard bytes and begins as garbage."""
     memory = GuardedMemory(device)
     size = (*batch.draft_tokens.shape, 12)
-    record = batch.run(op, device, workspace=memory.empty(*size, dtype=torch.int32))
+    record = batch.run(ops.accept_chain, device, workspace=memory.empty(*size, dtype=torch.int32))
     memory.check()
     return record
 
 
-@pytest.mark.parametrize(("rule", "tree", "q_form"), CASES)
+@pytest.mark.parametrize("q_form", Q_FORMS)
 @pytest.mark.parametrize("unsound", [False, True])
-def test_equals_the_reference(
-    device: str, rule: str, tree: bool, q_form: str, unsound: bool
-) -> None:
-    name = "accept_tree" if tree else "accept_chain"
+def test_equals_the_reference(device: str, q_form: str, unsound: bool) -> None:
     for seed in range(25):
         batch = random_sampled_batch(
             seed,
-            rule,
-            tree=tree,
+            "block",
+            tree=False,
             q_form=q_form,
             unsound=unsound,
             ragged=bool(seed % 2),
             vocab=2500 if seed % 5 == 0 else 5,
         )
-        got = with_workspace(batch, getattr(ops, name), device)
-        assert_same_record(got, batch.run(getattr(reference, name)))
+        got = with_workspace(batch, device)
+        assert_same_record(got, batch.run(reference.accept_chain))
 
 
 @pytest.mark.parametrize("edits", [True, False])
@@ -55,9 +43,9 @@ def test_is_without_effect_where_rows_depend_on_the_path(
 ) -> None:
     for seed in range(10):
         batch = random_sampled_batch(
-            seed, "target_only", tree=False, q_form="none", edits=edits, dtype=dtype
+            seed, "block", tree=False, q_form="probs", edits=edits, dtype=dtype
         )
-        got = with_workspace(batch, ops.accept_chain, device)
+        got = with_workspace(batch, device)
         assert_same_record(got, batch.run(reference.accept_chain))
 
 
@@ -74,21 +62,22 @@ def test_is_without_effect_where_rows_depend_on_the_path(
     ],
 )
 def test_a_wrong_workspace_is_refused(workspace: torch.Tensor, expected: str) -> None:
-    batch = random_sampled_batch(0, "target_only", tree=False, q_form="none")
+    batch = random_sampled_batch(0, "block", tree=False, q_form="probs")
     with pytest.raises(RuntimeError, match=expected):
         batch.run(ops.accept_chain, workspace=workspace)
 
 
-def test_greedy_has_no_use_for_one() -> None:
-    batch = random_sampled_batch(0, "target_only", tree=False, q_form="none")
-    options = {k: v for k, v in batch.options.items() if k not in ("rule", "sampling", "logprobs")}
-    with pytest.raises(RuntimeError, match='expected no workspace with rule "greedy"'):
-        AcceptBatch(batch.draft_tokens, batch.prefix_lens, options=options).run(
-            ops.accept_chain, workspace=torch.empty(4, 6, 12, dtype=torch.int32)
+@pytest.mark.parametrize("rule", ["greedy", "target_only", "rejection"])
+def test_other_rules_have_no_use_for_one(rule: str) -> None:
+    given = random_sampled_batch(0, "target_only", tree=False, q_form="none")
+    with pytest.raises(RuntimeError, match=f'expected no workspace with rule "{rule}"'):
+        ops.accept_chain(
+            given.draft_tokens,
+            given.prefix_lens,
+            rule=rule,
+            workspace=torch.empty(4, 6, 12, dtype=torch.int32),
         )
 
 
 def test_is_offered_only_where_it_was_faster() -> None:
-    assert ops.accept_workspace("block", 1, 8, "cpu") is None
-    with pytest.raises(RuntimeError, match='expected rule "target_only", "rejection" or "block"'):
-        ops.accept_workspace("greedy", 1, 8, "cpu")
+    assert ops.accept_workspace(1, 8, "cpu") is None

@@ -50,7 +50,6 @@ def accept_tree(
     logprobs: Logprobs | None = None,
     out: AcceptRecord | None = None,
     accumulate_status: bool = False,
-    workspace: Tensor | None = None,
 ) -> AcceptRecord:
     """Accept the path of a draft tree that the target follows, and truncate it.
 
@@ -109,8 +108,6 @@ def accept_tree(
     accumulate_status : bool
         OR into ``out.status`` what this op finds, after another op of the round wrote it. Needs
         ``out``.
-    workspace : int32 [B, N, 12], optional
-        Of a sampled rule: read all rows at once; see :func:`accept_target_only`.
 
     Returns
     -------
@@ -171,9 +168,7 @@ def accept_tree(
             logprobs=logprobs,
             out=out,
             accumulate_status=accumulate_status,
-            workspace=workspace,
         )
-    refuse("accept_tree", "workspace", workspace, "greedy", "it needs none")
     _refuse_sampling("accept_tree", sampling, proposal, logprobs, threshold_single, threshold_acc)
     out = accept_buffers(
         "accept_tree",
@@ -252,8 +247,10 @@ def accept_chain(
     proposal : Proposal, optional
         q; needed by "rejection" and "block", refused otherwise.
     prefix_lens, target_logits, target_predict, vocab_size, qo_indptr, finish, out_cache_loc, \
-sampling, threshold_single, threshold_acc, logprobs, out, accumulate_status, workspace
+sampling, threshold_single, threshold_acc, logprobs, out, accumulate_status
         As in :func:`accept_tree`.
+    workspace : int32 [B, N, 12], optional
+        Of rule "block": read all rows at once; see :func:`accept_block`.
 
     Returns
     -------
@@ -286,9 +283,11 @@ sampling, threshold_single, threshold_acc, logprobs, out, accumulate_status, wor
     """
     require_rule("accept_chain", rule, ("greedy", "target_only", "rejection", "block"))
     if rule != "greedy":
-        trim = {"return_trim": return_trim}
-        if rule == "block":
-            trim = {}
+        of_rule: dict[str, Any] = {"return_trim": return_trim}
+        if rule != "block":
+            _refuse_workspace(workspace, rule)
+        else:
+            of_rule = {"workspace": workspace}
             why = "drafts past the cut would change what is kept before it"
             refuse("accept_chain", "return_trim", return_trim or None, rule, why)
         return _accept_sampled(
@@ -306,13 +305,12 @@ sampling, threshold_single, threshold_acc, logprobs, out, accumulate_status, wor
             verify_lens=verify_lens,
             finish=finish,
             out_cache_loc=out_cache_loc,
-            **trim,
+            **of_rule,
             logprobs=logprobs,
             out=out,
             accumulate_status=accumulate_status,
-            workspace=workspace,
         )
-    refuse("accept_chain", "workspace", workspace, "greedy", "it needs none")
+    _refuse_workspace(workspace, rule)
     _refuse_sampling("accept_chain", sampling, proposal, logprobs, threshold_single, threshold_acc)
     out = accept_buffers(
         "accept_chain",
@@ -365,6 +363,11 @@ def _accept_sampled(
     refuse_thresholds(op, rule, *thresholds)
     arguments["proposal"] = required(op, "proposal", proposal, rule)
     return (accept_rejection if rule == "rejection" else accept_block)(**arguments)
+
+
+def _refuse_workspace(workspace: Tensor | None, rule: str) -> None:
+    why = "it reads rows one after the other"
+    refuse("accept_chain", "workspace", workspace, rule, why)
 
 
 def _refuse_sampling(

@@ -41,7 +41,6 @@ def accept_target_only(
     logprobs: Logprobs | None = None,
     out: AcceptRecord | None = None,
     accumulate_status: bool = False,
-    workspace: Tensor | None = None,
 ) -> AcceptRecord:
     """Accept by one coin per visited row, without knowing how the drafts were drawn.
 
@@ -73,11 +72,6 @@ def accept_target_only(
         have been accepted, as in :func:`accept_chain`. Changes no other field.
     logprobs : "raw" | "processed", optional
         Fill ``logprobs``: of softmax of the logits as they come, or of p.
-    workspace : int32 [B, N, 12], optional
-        Scratch, as from :func:`accept_workspace`; its contents do not matter and are overwritten.
-        With it all rows are read at once by a launch before, whether the path comes to them or not,
-        instead of one after the other. Changes no result; without effect where ``sampling`` has
-        penalties, edits or a bitmask, and on float16.
     vocab_size, qo_indptr, verify_lens, finish, out_cache_loc, out, accumulate_status
         As in :func:`accept_tree`. At or past ``verify_lens`` no node exists and no row is read: a
         path that ends there ends with a draw from the whole p of its last row.
@@ -99,7 +93,7 @@ def accept_target_only(
     share of its own.
     Devices: CPU, CUDA; equal results. Deterministic: random numbers come from seed,
     ``prefix_lens`` and node alone, so a result is independent of batch, slot and padding.
-    Capturable with ``out``; one launch, with ``workspace`` two. Cost: reads V logits per visited
+    Capturable with ``out``; one launch. Cost: reads V logits per visited
     row, twice more for raw ``logprobs``, and nothing else of the logits. Source: SGLang's
     target-only sampling.
 
@@ -153,7 +147,6 @@ def accept_target_only(
         out.predict,
         out.slots,
         out.logprobs,
-        workspace,
     )
     return out
 
@@ -178,7 +171,6 @@ def accept_rejection(
     logprobs: Logprobs | None = None,
     out: AcceptRecord | None = None,
     accumulate_status: bool = False,
-    workspace: Tensor | None = None,
 ) -> AcceptRecord:
     """Accept draft x with probability min(1, p(x) / q(x)), where the drafts were drawn from q.
 
@@ -198,7 +190,7 @@ def accept_rejection(
         sparse ones, over the target's vocabulary or mapped into it by ``d2t``. In a tree
         ``without_replacement`` has to be true.
     retrieve_next_token, retrieve_next_sibling, retrieve_index, width, vocab_size, qo_indptr, \
-verify_lens, finish, out_cache_loc, return_trim, logprobs, out, accumulate_status, workspace
+verify_lens, finish, out_cache_loc, return_trim, logprobs, out, accumulate_status
         As in :func:`accept_target_only`.
 
     Returns
@@ -218,7 +210,7 @@ verify_lens, finish, out_cache_loc, return_trim, logprobs, out, accumulate_statu
     negative, above 1 by more than rounding) rejects the draft (BAD_Q), and a residual without mass
     ends the path with the last kept token (ZERO_RESIDUAL). A greedy request never looks at q.
     Devices: CPU, CUDA; equal results. Deterministic, and independent of batch, slot and padding.
-    Capturable with ``out``; one launch, with ``workspace`` two. Cost: reads V logits per visited
+    Capturable with ``out``; one launch. Cost: reads V logits per visited
     row, and per rejected draft a row of p and one of q. Source: Leviathan et al. 2023
     (arXiv:2211.17192), Chen et al. 2023 (arXiv:2302.01318); for siblings Jeon et al. 2024
     (arXiv:2402.14160).
@@ -280,7 +272,6 @@ verify_lens, finish, out_cache_loc, return_trim, logprobs, out, accumulate_statu
         out.predict,
         out.slots,
         out.logprobs,
-        workspace,
     )
     return out
 
@@ -315,9 +306,13 @@ def accept_block(
         As in :func:`accept_target_only`, of a chain.
     proposal : Proposal
         q of each draft, as in :func:`accept_rejection`.
-    vocab_size, qo_indptr, verify_lens, finish, out_cache_loc, logprobs, out, accumulate_status, \
-workspace
+    vocab_size, qo_indptr, verify_lens, finish, out_cache_loc, logprobs, out, accumulate_status
         As in :func:`accept_target_only`.
+    workspace : int32 [B, N, 12], optional
+        Scratch, as from :func:`accept_workspace`; its contents do not matter and are overwritten.
+        With it all rows are read at once by a launch before, whether the path comes to them or not,
+        instead of one after the other. Changes no result; without effect where ``sampling`` has
+        penalties, edits or a bitmask, and on float16.
 
     Returns
     -------

@@ -284,7 +284,7 @@ def verify_chain_rejection(
     out : AcceptRecord, optional
         Buffers to fill.
     workspace : int32 [B, N, 12], optional
-        As in :func:`accept_target_only`.
+        With ``block``, as in :func:`accept_block`.
 
     Returns
     -------
