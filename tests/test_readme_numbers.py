@@ -25,8 +25,8 @@ SIZES = {
     ("accept_rejection", "chain, T, q dense, warm", 8): [1],
     ("accept_block", "chain, T, q dense, cold", 8): [64],
     ("accept_block", "chain, T, q dense, warm", 8): [1],
-    ("schedule_verify_lens", "", 8): [256],
-    ("build_verify_window", "", 8): [256],
+    ("schedule_verify_lens", "logits", 8): [256],
+    ("build_verify_window", "pages of 16 slots", 8): [256],
     ("relocate_kv", "64 buffers x 2048 B", 64): [64],
     ("relocate_kv", "61 buffers x 1152 B", 64): [64],
 }
