@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -57,8 +58,17 @@ class ThreadTeam {
     return reinterpret_cast<T*>(mine);
   }
 
-  void post(int part, uint64_t* word, uint64_t value, int) { *remote(part, word) = value; }
-  void collect(int, int) { wait(); }
+  // As on a device, an exchange orders what was posted and nothing else.
+  void post(int part, uint64_t* word, uint64_t value, int turn) {
+    *remote(part, word) = value;
+    shared_->part_states[part]->posted[turn].fetch_add(1, std::memory_order_release);
+  }
+  void collect(int n, int turn) {
+    expected_[turn] += n;
+    if (calls_++ == dropped_barrier_) return;
+    std::atomic<int64_t>& posted = part_state().posted[turn];
+    while (posted.load(std::memory_order_acquire) < expected_[turn]) std::this_thread::yield();
+  }
 
   KeyFlag max_key(uint64_t key, bool flag, int group_size) {
     std::vector<Slot>& slots = publish({key, flag, 0});
@@ -205,6 +215,7 @@ class ThreadTeam {
     explicit PartState(int threads) : barrier(threads), slots(threads) {}
     Barrier barrier;
     std::vector<Slot> slots;
+    std::array<std::atomic<int64_t>, kExchangeTurns> posted{};  // words, of all exchanges of a turn
   };
 
   static constexpr size_t kMaxScratchBlocks = 64;
@@ -248,6 +259,7 @@ class ThreadTeam {
   int rank_;
   int dropped_barrier_;
   int calls_ = 0;
+  std::array<int64_t, kExchangeTurns> expected_{};  // words that it has collected
   std::vector<char*> scratch_;
 };
 
