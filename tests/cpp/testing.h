@@ -71,6 +71,10 @@ inline int run_tests(int argc, char** argv) {
     std::printf("no planted fault is called %s\n", argv[2]);
     return 1;
   }
+  if (argc == 2 && std::strcmp(argv[1], "--list") == 0) {
+    for (const Test& test : tests()) std::printf("%s\n", test.name);
+    return 0;
+  }
   const char* word = argc > 1 ? argv[1] : "";
   int passed = 0;
   int failed = 0;
