@@ -51,6 +51,12 @@ struct Step {
   int32_t status;
 };
 
+// The verify row of a node.
+struct RowStep {
+  int32_t row;  // within the window; -1: there is none
+  int32_t status;
+};
+
 // Links of a chain: node i + 1 follows node i.
 struct ChainLinks {
   static constexpr bool kIsChain = true;
@@ -65,7 +71,7 @@ struct ChainLinks {
     SPECFAST_NO_UNROLL
     for (int i = team.rank(); i < p.num_nodes; i += team.size()) tokens[i] = draft_token(p, b, i);
   }
-  SPECFAST_HD Step row(int32_t node, const Window&) const { return {node, kStatusOk}; }
+  SPECFAST_HD RowStep row(int32_t node, const Window&) const { return {node, kStatusOk}; }
   SPECFAST_HD Step child(int32_t node, int32_t token, const Window& window) const {
     int32_t next = node + 1;
     if (next >= window.verified) return {-1, kStatusOk};
@@ -101,26 +107,26 @@ SPECFAST_HD void walk(Team& team, const AcceptParams& p, const Window& window, c
   int32_t rows_read = 0;
   int32_t last_row = -1;
   while (true) {
-    Step row = links.row(node, window);
-    path.status |= row.status;
-    if (row.node < 0) break;
-    if (row.node <= last_row) {
+    RowStep at = links.row(node, window);
+    path.status |= at.status;
+    if (at.row < 0) break;
+    if (at.row <= last_row) {
       path.status |= kBadTree;
       break;
     }
-    last_row = row.node;
+    last_row = at.row;
     if (path.length == rows_read) {
       int32_t count = min_of(kAhead, window.verified - node);
-      source.template read<kAhead>(team, window.base + row.node, count);
-      first_of_read = row.node;
+      source.template read<kAhead>(team, window.base + at.row, count);
+      first_of_read = at.row;
       rows_read += kAhead;
     }
-    int32_t ahead = kAhead > 1 ? row.node - first_of_read : 0;
-    path.last = source.template prediction<kAhead>(team, window.base + row.node, ahead);
+    int32_t ahead = kAhead > 1 ? at.row - first_of_read : 0;
+    path.last = source.template prediction<kAhead>(team, window.base + at.row, ahead);
     path.status |= path.last.status;
     path.last_node = node;
     if (team.rank() == 0) {
-      path.rows[path.length] = row.node;
+      path.rows[path.length] = at.row;
       path.tokens[path.length] = path.last.token;
     }
     ++path.length;

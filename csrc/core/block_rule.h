@@ -84,7 +84,7 @@ struct BlockRule {
       if (!s.has_stored_rows()) q.open(s.b, i, s.p.accept.num_nodes);
       Draft draft = s.has_stored_rows()
                         ? all_drafts[i]
-                        : Draft::of(tokens[i + 1], s.row.row.value(tokens[i + 1]), q);
+                        : Draft::of(tokens[i + 1], s.row.logits.value(tokens[i + 1]), q);
       s.finish_open(team);
       path.status |= s.row.status;
       opened = i;
@@ -108,7 +108,7 @@ struct BlockRule {
     if (all) kept = drafts;
 
     // The row may be open, but its edits have seen the draft after it.
-    if constexpr (State::kHasEdits) s.row.row.edits.truncate_path(kept);
+    if constexpr (State::kHasEdits) s.row.logits.edits.truncate_path(kept);
     if (opened != kept) {
       s.open(team, kept);
       path.status |= s.row.status;

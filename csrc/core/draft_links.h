@@ -59,7 +59,7 @@ struct RequestLinks {
       tree.load(team, p, b);
     }
   }
-  SPECFAST_HD Step row(int32_t node, const Window& window) const {
+  SPECFAST_HD RowStep row(int32_t node, const Window& window) const {
     return is_chain ? chain.row(node, window) : tree.row(node, window);
   }
 

@@ -40,7 +40,7 @@ SPECFAST_HD RawRow raw_row(Team& team, Row& row) {
   row.bring_row(team);
   float best = -INFINITY;
   int32_t best_id = 0;
-  row.row.for_each_raw_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
+  row.logits.for_each_raw_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
     SPECFAST_UNROLL
     for (int i = 0; i < kGroupIds; ++i) {
       if (values[i] > best) {
@@ -52,7 +52,7 @@ SPECFAST_HD RawRow raw_row(Team& team, Row& row) {
   uint64_t key = row.largest(team, argmax_key(best, best_id));
   Weights weights{key == 0 ? -INFINITY : argmax_value(key), Weights::scale2_of(1.0f)};
   uint64_t mine = 0;
-  row.row.for_each_raw_group(team, [&](int32_t, const float (&values)[kGroupIds]) {
+  row.logits.for_each_raw_group(team, [&](int32_t, const float (&values)[kGroupIds]) {
     SPECFAST_UNROLL
     for (int i = 0; i < kGroupIds; ++i) mine += weights.mass(values[i]);
   });
@@ -68,11 +68,11 @@ SPECFAST_HD float token_logprob(Team& team, Row& row, int32_t token, bool proces
   if (processed) {
     if (row.kind == kPointMass) return 0.0f;
     if (row.kind == kUnusableRow) return -INFINITY;
-    return log_probability(row.row.value(token), row.kept.weights.max, scale, row.mass);
+    return log_probability(row.logits.value(token), row.kept.weights.max, scale, row.mass);
   }
   RawRow raw{};
   out_of_line(row, team, [&raw](Row& self, Team& in) { raw = raw_row(in, self); });
-  float value = row.row.raw_value(token);
+  float value = row.logits.raw_value(token);
   if (!(value > -INFINITY)) return -INFINITY;
   // At an infinite maximum the lowest id has all the mass.
   if (raw.weights.max == INFINITY) return token == raw.argmax ? 0.0f : -INFINITY;

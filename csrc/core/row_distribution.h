@@ -16,7 +16,7 @@ struct Drawn {
 template <class T, bool kEdited, bool kRestorable = false>
 class RowDistribution {
  public:
-  LogitRow<T, kEdited> row;
+  LogitRow<T, kEdited> logits;
   Exchange exchange;
   RowMasses masses;
 
@@ -28,21 +28,21 @@ class RowDistribution {
   uint64_t mass = 0;  // S
 
   SPECFAST_HD RowDistribution(int32_t vocab_size, int32_t groups_to_keep)
-      : row(vocab_size, groups_to_keep) {}
+      : logits(vocab_size, groups_to_keep) {}
 
   template <class Arena>
   SPECFAST_HD void place(Arena& arena, int32_t max_path) {
     exchange.place(arena);
     masses.place(arena);
     candidates_.place(arena);
-    row.place(arena, max_path);
+    logits.place(arena, max_path);
   }
 
   // Asks for a row. What does not need it may come before `finish_open`.
   template <class Team>
   SPECFAST_HD void begin_open(const Team& team, const T* data, const int32_t* bitmask) {
-    row.open(team, data);
-    if constexpr (kEdited) row.edits.set_bitmask(bitmask);
+    logits.open(team, data);
+    if constexpr (kEdited) logits.edits.set_bitmask(bitmask);
     kept.cut_value = -INFINITY;
     kept.cut_id = INT32_MAX;
     has_candidates_ = false;
@@ -52,7 +52,7 @@ class RowDistribution {
 
   // Takes a row from its record instead; its logits are brought when they are needed.
   SPECFAST_HD void restore(const RowRecord& record, int32_t row_status, const T* data) {
-    row.aim(data);
+    logits.aim(data);
     kind = static_cast<RowKind>(record.kind);
     argmax = record.argmax;
     status = row_status;
@@ -117,7 +117,7 @@ class RowDistribution {
       return {candidates_.find(team, target(total)), kStatusOk};
     }
     if (is_restored()) sum(team, kept);  // of which the search needs the shares
-    return {masses.find(team, exchange, row, kept, excluded, target(total)), kStatusOk};
+    return {masses.find(team, exchange, logits, kept, excluded, target(total)), kStatusOk};
   }
 
   // Mass of other weights over the kept tokens, and a token by its place in the running sum of the
@@ -131,12 +131,12 @@ class RowDistribution {
   template <class Team, class WeightsOf>
   SPECFAST_HD uint64_t sum_of_row(Team& team, const WeightsOf& other) {
     bring_row(team);
-    return masses.sum(team, exchange, row, other);
+    return masses.sum(team, exchange, logits, other);
   }
   template <class Team, class WeightsOf>
   SPECFAST_HD int32_t find(Team& team, const WeightsOf& other, uint64_t at) {
     if (has_candidates_) return candidates_.find(team, at);
-    return masses.find(team, exchange, row, other, {}, at);
+    return masses.find(team, exchange, logits, other, {}, at);
   }
 
   // The last id among the kept ones.
@@ -160,7 +160,7 @@ class RowDistribution {
   template <class Team>
   SPECFAST_HD void bring_row(Team& team) {
     if constexpr (kRestorable) {
-      if (!is_here_) row.bring(team);
+      if (!is_here_) logits.bring(team);
       is_here_ = true;
     }
   }
@@ -171,7 +171,7 @@ class RowDistribution {
     if (has_candidates_) return candidates_.last_id(team);
     bring_row(team);
     int32_t last = 0;
-    row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
+    logits.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
       SPECFAST_UNROLL
       for (int i = 0; i < kGroupIds; ++i) {
         if (mass_of(id + i, values[i]) > 0) last = max_of(last, id + i);
@@ -191,7 +191,7 @@ class RowDistribution {
   // The first pass: largest value, argmax, NaN, and a value that at least top_k tokens reach.
   template <class Team>
   SPECFAST_HD uint32_t read_largest(Team& team, int32_t top_k) {
-    KeyFlag best = row.largest(team);
+    KeyFlag best = logits.largest(team);
     uint64_t key = best.key;
     uint32_t bound = 0;
     if (top_k > 0) {
@@ -222,19 +222,19 @@ class RowDistribution {
 
   template <class Team>
   SPECFAST_HD int32_t lowest_allowed(Team& team) {
-    int32_t lowest = row.vocab_size();
+    int32_t lowest = logits.vocab_size();
     for (int32_t id = team.rank(); id < lowest; id += team.size()) {
-      if (row.edits.allows(id)) lowest = id;
+      if (logits.edits.allows(id)) lowest = id;
     }
     lowest = team.min(lowest);
-    return lowest < row.vocab_size() ? lowest : 0;
+    return lowest < logits.vocab_size() ? lowest : 0;
   }
 
   template <class Team>
   SPECFAST_HD uint64_t kept_mass(Team& team) {
     if (has_candidates_) return candidates_.mass();
-    if (!kept.has_cut()) return masses.sum(team, exchange, row, PlainWeights{kept.weights});
-    return masses.sum(team, exchange, row, kept);
+    if (!kept.has_cut()) return masses.sum(team, exchange, logits, PlainWeights{kept.weights});
+    return masses.sum(team, exchange, logits, kept);
   }
   SPECFAST_HD void set_cut(uint64_t key) {
     kept.cut_value = argmax_value(key);
@@ -282,7 +282,7 @@ class RowDistribution {
   template <class Team>
   SPECFAST_HD void raise_cut_of_row(Team& team, uint64_t least) {
     uint64_t lowest = UINT64_MAX;
-    row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
+    logits.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
       SPECFAST_UNROLL
       for (int i = 0; i < kGroupIds; ++i) {
         if (mass_of(id + i, values[i]) >= least) {
@@ -297,7 +297,7 @@ class RowDistribution {
   template <class Team>
   SPECFAST_HD bool collect_from(Team& team, uint32_t low, uint32_t high, int32_t limit) {
     return candidates_.collect(
-        team, exchange, row, ordered_value(low), limit,
+        team, exchange, logits, ordered_value(low), limit,
         [&](int32_t id, float value) {
           return value_order(value) < high && mass_of(id, value) > 0;
         },
@@ -349,16 +349,16 @@ class RowDistribution {
       return value_order(other) == low && kept.keeps(id, other) ? kInverseMassScale
                                                                 : 0.0f;  // mass 1
     }};
-    masses.sum(team, exchange, row, is_equal);
+    masses.sum(team, exchange, logits, is_equal);
     uint64_t before = (rest + each - 1) / each - 1;
-    set_cut(argmax_key(value, masses.find(team, exchange, row, is_equal, {}, before)));
+    set_cut(argmax_key(value, masses.find(team, exchange, logits, is_equal, {}, before)));
   }
 
   template <class Team>
   SPECFAST_HD Extent extent_from(Team& team, uint32_t order) {
     int64_t count = 0;
     uint64_t of_thread = 0;
-    row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
+    logits.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
       SPECFAST_UNROLL
       for (int i = 0; i < kGroupIds; ++i) {
         if (value_order(values[i]) < order) continue;

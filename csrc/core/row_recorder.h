@@ -31,7 +31,7 @@ struct RowRecorder {
     if (index >= window.verified) return;  // the whole team, before it has met
     team.arrive();
     place(team);
-    row.row.divide(team);
+    row.logits.divide(team);
     RequestSampling sampling = RequestSampling::load(p.sampling, b, p.accept.vocab_size);
     int64_t at = window.base + index;
     row.begin_open(team, static_cast<const T*>(p.rows.logits) + at * p.rows.logits_stride, nullptr);

@@ -57,7 +57,7 @@ struct SampledState {
 
   template <class Team>
   SPECFAST_HD void load(Team& team) {
-    row.row.divide(team);
+    row.logits.divide(team);
     window = request_window(p.accept, b);
     sampling = RequestSampling::load(p.sampling, b, p.accept.vocab_size);
     sampling.random.prefix_len = legal_prefix_len(p.accept, b);
@@ -67,7 +67,7 @@ struct SampledState {
       SPECFAST_NO_UNROLL
       for (int i = team.rank(); i < window.verified; i += team.size()) stored[i] = of_request[i];
     }
-    if constexpr (kEdited) row.row.edits.load(team, p.sampling, b, p.accept.vocab_size);
+    if constexpr (kEdited) row.logits.edits.load(team, p.sampling, b, p.accept.vocab_size);
     team.sync_part();  // links and edits are loaded
   }
 
@@ -112,7 +112,7 @@ struct SampledState {
     SPECFAST_NO_UNROLL
     for (int32_t i = team.rank(); i < children.count; i += team.size()) {
       int32_t token = children.tokens[i];
-      children.values[i] = token == kNoToken ? -INFINITY : row.row.value(token);
+      children.values[i] = token == kNoToken ? -INFINITY : row.logits.value(token);
     }
   }
 
@@ -141,7 +141,7 @@ struct SampledState {
   SPECFAST_HD void append(Team& team, int32_t token) {
     if constexpr (kEdited) {
       team.sync_part();  // the row has been looked at without it
-      row.row.edits.append(team, token);
+      row.logits.edits.append(team, token);
       team.sync_part();  // written before the next row looks at it
     }
   }

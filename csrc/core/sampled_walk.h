@@ -13,16 +13,16 @@ SPECFAST_HD void sampled_walk(Team& team, State& s, Rule& rule, Path& path, floa
   int32_t node = 0;
   int32_t last_row = -1;
   while (true) {
-    Step at = s.links.row(node, window);
+    RowStep at = s.links.row(node, window);
     path.status |= at.status;
-    if (at.node < 0) break;
-    if (at.node <= last_row) {
+    if (at.row < 0) break;
+    if (at.row <= last_row) {
       path.status |= kBadTree;
       break;
     }
-    last_row = at.node;
+    last_row = at.row;
     bool is_last = path.length + 1 == s.p.accept.width;
-    s.begin_open(team, at.node);
+    s.begin_open(team, at.row);
     s.list_children(team, node, is_last ? 0 : window.verified);
     rule.look_ahead(team, s, node);
     s.finish_open(team);
@@ -46,7 +46,7 @@ SPECFAST_HD void sampled_walk(Team& team, State& s, Rule& rule, Path& path, floa
       if (team.rank() == 0) logprobs[path.length] = logprob;
     }
     if (team.rank() == 0) {
-      path.rows[path.length] = at.node;
+      path.rows[path.length] = at.row;
       path.tokens[path.length] = next.token;
     }
     ++path.length;

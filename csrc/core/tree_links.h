@@ -36,7 +36,7 @@ struct TreeLinks {
     }
   }
 
-  SPECFAST_HD Step row(int32_t node, const Window& window) const {
+  SPECFAST_HD RowStep row(int32_t node, const Window& window) const {
     if (retrieve_index == nullptr) return {node, kStatusOk};
     int64_t row = retrieve_index[first + node] - window.base;
     if (row >= 0 && row < window.verified) return {static_cast<int32_t>(row), kStatusOk};

@@ -51,7 +51,7 @@ struct ShardRow {
   SPECFAST_HD void run(Team& team) {
     team.arrive();
     place(team);
-    row.row.divide(team);
+    row.logits.divide(team);
     RowOwner owner = RowOwner::of(team, p.accept, r);
     if (owner.request < 0) {
       team.wait();  // as the first exchange of other rows does
@@ -62,7 +62,7 @@ struct ShardRow {
     sampling.has_top_p = false;  // filters of masses come after the merge, which knows all of them
     sampling.min_mass = 1;
     links.load(team, p.accept, owner.request);
-    if constexpr (kEdited) row.row.edits.load(team, p.sampling, owner.request, p.shard_size);
+    if constexpr (kEdited) row.logits.edits.load(team, p.sampling, owner.request, p.shard_size);
     team.sync_part();  // links are loaded
     row.begin_open(team, static_cast<const T*>(p.rows.logits) + r * p.rows.logits_stride, nullptr);
     links.list_children(team, owner.node, owner.window.verified, owner.window.num_nodes, children);
@@ -80,8 +80,8 @@ struct ShardRow {
     }
     if (sampling.top_k > 0) {
       best.collect(
-          team, row.exchange, row.row, max_of(of_shard.cut_value, -FLT_MAX), RowCandidates::kMost,
-          [&](int32_t id, float value) { return row.mass_of(id, value) > 0; },
+          team, row.exchange, row.logits, max_of(of_shard.cut_value, -FLT_MAX),
+          RowCandidates::kMost, [&](int32_t id, float value) { return row.mass_of(id, value) > 0; },
           [](float) { return 0.0f; });
       write(team, largest | flag, 0, kNoToken, count, best.count());
       return;
@@ -114,7 +114,7 @@ struct ShardRow {
       bool here = token != kNoToken && column >= 0 && column < p.shard_size;
       for (int32_t j = 0; here && j < i; ++j) here = children.tokens[j] != token;
       columns[i] = here ? column : kNoToken;
-      children.values[i] = here ? row.row.value(column) : -INFINITY;
+      children.values[i] = here ? row.logits.value(column) : -INFINITY;
     }
   }
 

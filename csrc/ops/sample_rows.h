@@ -51,7 +51,7 @@ struct RowSampler {
   SPECFAST_HD void run(Team& team) {
     team.arrive();
     place(team);
-    row.row.divide(team);
+    row.logits.divide(team);
     int32_t wanted = p.request_of_row != nullptr ? p.request_of_row[r] : static_cast<int32_t>(r);
     int32_t b = clamp_to(wanted, 0, p.batch_size - 1);
     RequestSampling sampling = RequestSampling::load(p.sampling, b, p.vocab_size);
@@ -59,7 +59,7 @@ struct RowSampler {
     int32_t status = sampling.status;
     if (wanted != b || p.prefix_lens[b] < 0) status |= kBadParam;
     if constexpr (kEdited) {
-      row.row.edits.load(team, p.sampling, b, p.vocab_size);
+      row.logits.edits.load(team, p.sampling, b, p.vocab_size);
       team.sync_part();  // edits are marked
     }
     const int32_t* bitmask = p.sampling.token_bitmask;
@@ -97,7 +97,7 @@ struct RowSampler {
     if (team.rank() == 0) {
       drawn[draw] = token;
       bool has_mass = token >= 0 && row.kind == kOrdinaryRow;
-      drawn_masses[draw] = has_mass ? row.mass_of(token, row.row.value(token)) : 0;
+      drawn_masses[draw] = has_mass ? row.mass_of(token, row.logits.value(token)) : 0;
       if (team.part() == 0) p.tokens[r * p.num_draws + draw] = token;
     }
     team.sync_part();  // written before the next draw excludes it
