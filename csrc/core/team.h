@@ -79,15 +79,30 @@ struct Place {
   uint64_t rest;
 };
 
-template <class SizeOf>
-Place locate_one_by_one(int n, const SizeOf& size_of, uint64_t at) {
-  for (int i = 0; i < n; ++i) {
-    uint64_t size = size_of(i);
-    if (at < size) return {i, at};
-    at -= size;
+// Subgroups of single threads.
+class SingleLanes {
+ public:
+  int lane() const { return 0; }
+  int lanes() const { return 1; }
+  uint64_t lane_sum(uint64_t value) { return value; }
+  uint64_t lane_prefix(uint64_t value, uint64_t* total) {
+    *total = value;
+    return 0;
   }
-  return {-1, at};
-}
+  uint64_t from_lane(uint64_t value, int) { return value; }
+  Place locate_lane(uint64_t size, uint64_t at) {
+    return locate(1, [&](int) { return size; }, at);
+  }
+  template <class SizeOf>
+  Place locate(int n, const SizeOf& size_of, uint64_t at) {
+    for (int i = 0; i < n; ++i) {
+      uint64_t size = size_of(i);
+      if (at < size) return {i, at};
+      at -= size;
+    }
+    return {-1, at};
+  }
+};
 
 inline KeyFlag largest_flagged_key(const uint64_t* keys, int n) {
   KeyFlag out{0, false};
@@ -144,7 +159,7 @@ class ScratchSizer {
 };
 
 // One thread that is the whole team: the CPU op.
-class SerialTeam {
+class SerialTeam : public SingleLanes {
  public:
   static constexpr bool kOnDevice = false;
 
@@ -184,23 +199,8 @@ class SerialTeam {
     return *target - value;
   }
 
-  int lane() const { return 0; }
-  int lanes() const { return 1; }
   int subgroup() const { return 0; }
   int subgroups() const { return 1; }
-  uint64_t lane_sum(uint64_t value) { return value; }
-  uint64_t lane_prefix(uint64_t value, uint64_t* total) {
-    *total = value;
-    return 0;
-  }
-  uint64_t from_lane(uint64_t value, int) { return value; }
-  Place locate_lane(uint64_t size, uint64_t at) {
-    return locate_one_by_one(1, [&](int) { return size; }, at);
-  }
-  template <class SizeOf>
-  Place locate(int n, const SizeOf& size_of, uint64_t at) {
-    return locate_one_by_one(n, size_of, at);
-  }
   uint32_t lower_bound_of_nth(uint32_t order, int n) { return n <= 1 ? order : 0; }
 
  private:

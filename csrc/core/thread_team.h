@@ -14,7 +14,7 @@ namespace specfast {
 
 // parts x threads of std::thread that play a cluster on the CPU, so that ThreadSanitizer and
 // AddressSanitizer see what a kernel's threads would do to each other. For tests.
-class ThreadTeam {
+class ThreadTeam : public SingleLanes {
  public:
   static constexpr bool kOnDevice = false;
 
@@ -134,23 +134,8 @@ class ThreadTeam {
     return __atomic_fetch_add(target, value, __ATOMIC_RELAXED);
   }
 
-  int lane() const { return 0; }
-  int lanes() const { return 1; }
   int subgroup() const { return rank_; }
   int subgroups() const { return size(); }
-  uint64_t lane_sum(uint64_t value) { return value; }
-  uint64_t lane_prefix(uint64_t value, uint64_t* total) {
-    *total = value;
-    return 0;
-  }
-  uint64_t from_lane(uint64_t value, int) { return value; }
-  Place locate_lane(uint64_t size, uint64_t at) {
-    return locate_one_by_one(1, [&](int) { return size; }, at);
-  }
-  template <class SizeOf>
-  Place locate(int n, const SizeOf& size_of, uint64_t at) {
-    return locate_one_by_one(n, size_of, at);
-  }
   uint32_t lower_bound_of_nth(uint32_t order, int n) {
     std::vector<Slot>& slots = publish({order, false, 0});
     std::vector<uint32_t> orders;
