@@ -98,9 +98,11 @@ class RowRecord:
     that it emits. The properties are views of ``packed``.
 
     packed : int32 [R, 8]
+    edited : bool    of logits with biases, penalties or a bitmask, as ``sample_rows`` notes
     """
 
     packed: Tensor
+    edited: bool = False
 
     @classmethod
     def empty(cls, num_rows: int, device: torch.device | str) -> RowRecord:
@@ -150,8 +152,10 @@ class Proposal:
     Exactly one of: ``logits`` with ``records`` (as ``sample_rows`` leaves them), ``probs``, or
     ``sparse_ids`` with ``sparse_values``. Q rows over Vq ids; B requests, N nodes.
 
-    logits : float32 | bfloat16 | float16 [Q, Vq]    edited already, if the draws came from edited
+    logits : float32 | bfloat16 | float16 [Q, Vq]    those that the records are of, edits included
     records : RowRecord [Q]
+    logits_edited : bool             ``logits`` hold the edits of ``records.edited``; without it
+                                     such records are refused, for the raw logits have another q
     probs : float32 [Q, Vq]          probabilities; what is none counts as 0 (``BAD_Q``)
     sparse_ids : int32 | int64 [Q, K]    target ids, distinct; all others have probability 0
     sparse_values : float32 [Q, K]
@@ -171,6 +175,7 @@ class Proposal:
     row_of_node: Tensor | None = None
     d2t: Tensor | None = None
     without_replacement: bool = False
+    logits_edited: bool = False
 
 
 @dataclass

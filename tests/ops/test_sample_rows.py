@@ -7,7 +7,7 @@ first draw C         A 1/3   B 1/3     -     D 1/3      second draw from these, 
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -17,7 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from registered_ops import assert_opcheck
 from sampled_batches import Dice, random_rules
-from specfast import RowKind, SampledRows, SamplingRules, Status, ops, reference
+from specfast import (
+    LogitEdits,
+    Proposal,
+    RowKind,
+    SampledRows,
+    SamplingRules,
+    Status,
+    ops,
+    reference,
+)
 
 
 def rules(count: int, device: str, temperature: float = 1.0, **options) -> SamplingRules:
@@ -191,3 +200,28 @@ def test_opcheck(device: str) -> None:
             torch.zeros(2, 4, device=device), rules(2, device), int32([3, 4], device=device)
         )
     )
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        {"presence_penalty": torch.tensor([1.0])},
+        {"token_bitmask": torch.tensor([[-1]], dtype=torch.int32)},
+        {"edits": LogitEdits(int32([0, 1]), int32([2]), int32([0]), torch.tensor([2.0]))},
+    ],
+)
+def test_records_of_edited_logits_are_no_q_of_the_logits_as_they_came(edits: dict) -> None:
+    """With the raw logits the accept would emit another law, and say nothing."""
+    logits = torch.randn(1, 6)
+    rules = SamplingRules(torch.ones(1), torch.zeros(1, dtype=torch.int64))
+    drawn = ops.sample_rows(logits, replace(rules, **edits), int32([3]))
+    draft = torch.cat([int32([[0]]), drawn.tokens], dim=1)
+
+    def accept(proposal: Proposal) -> None:
+        ops.accept_rejection(draft, int32([3]), torch.randn(2, 6), rules, proposal)
+
+    with pytest.raises(RuntimeError, match=r"expected proposal\.logits_edited"):
+        accept(Proposal(logits=logits, records=drawn.records))
+    accept(Proposal(logits=logits, records=drawn.records, logits_edited=True))
+    plain = ops.sample_rows(logits, rules, int32([3]), out=drawn)
+    accept(Proposal(logits=logits, records=plain.records))

@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 from torch import Tensor
 
 from specfast.records import AcceptRecord, FinishRules
-from specfast.sampling import Coins, LogitEdits, Proposal, SamplingRules
+from specfast.sampling import Coins, LogitEdits, Proposal, RowRecord, SamplingRules
 
 Logprobs = Literal["raw", "processed"]
 Given = TypeVar("Given")
@@ -46,6 +46,18 @@ def sampling_tensors(op: str, sampling: SamplingRules) -> tuple[Tensor | None, .
     )
 
 
+def has_edits(sampling: SamplingRules) -> bool:
+    """Whether what is sampled from are not the logits as they come."""
+    changes = (
+        sampling.edits,
+        sampling.repetition_penalty,
+        sampling.presence_penalty,
+        sampling.frequency_penalty,
+        sampling.token_bitmask,
+    )
+    return any(change is not None for change in changes)
+
+
 def coin_tensors(op: str, sampling: SamplingRules) -> tuple[Tensor | None, Tensor | None]:
     if sampling.coins is None:
         return None, None
@@ -55,6 +67,13 @@ def coin_tensors(op: str, sampling: SamplingRules) -> tuple[Tensor | None, Tenso
 
 def proposal_tensors(op: str, proposal: Proposal) -> tuple[Tensor | None, ...]:
     expect(op, "proposal", proposal, Proposal)
+    if proposal.records is not None:
+        expect(op, "proposal.records", proposal.records, RowRecord)
+        if proposal.records.edited and not proposal.logits_edited:
+            raise RuntimeError(
+                f"{op}: expected proposal.logits_edited (the records are of edited logits: edit "
+                "the draft logits as they were for the draws), got False"
+            )
     return (
         proposal.logits,
         None if proposal.records is None else proposal.records.packed,

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from specfast.ops._arguments import said, sampling_tensors
+from specfast.ops._arguments import has_edits, said, sampling_tensors
 from specfast.ops._fakes import register_in_place
 from specfast.sampling import SampledRows, SamplingRules
 
@@ -122,6 +122,7 @@ def sample_rows(
         out.records.packed,
         out.status,
     )
+    out.records.edited = has_edits(sampling)
     return out
 
 
