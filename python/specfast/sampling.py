@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -108,6 +109,12 @@ class RowRecord:
     def empty(cls, num_rows: int, device: torch.device | str) -> RowRecord:
         """Allocate records, uninitialised; ops write every element."""
         return cls(torch.empty(num_rows, 8, dtype=torch.int32, device=device))
+
+    @classmethod
+    def of_levels(cls, levels: Sequence[RowRecord]) -> RowRecord:
+        """The records [B] of each draft level as those of a chain's proposal, [B * levels]."""
+        packed = torch.stack([level.packed for level in levels], dim=1).flatten(0, 1)
+        return cls(packed, edited=any(level.edited for level in levels))
 
     @property
     def scale(self) -> Tensor:

@@ -21,6 +21,7 @@ from specfast import (
     LogitEdits,
     Proposal,
     RowKind,
+    RowRecord,
     SampledRows,
     SamplingRules,
     Status,
@@ -225,3 +226,15 @@ def test_records_of_edited_logits_are_no_q_of_the_logits_as_they_came(edits: dic
     accept(Proposal(logits=logits, records=drawn.records, logits_edited=True))
     plain = ops.sample_rows(logits, rules, int32([3]), out=drawn)
     accept(Proposal(logits=logits, records=plain.records))
+
+
+def test_levels_become_the_proposal_of_a_chain() -> None:
+    """Row b * levels + level; one edited level makes the whole edited."""
+    levels = [SampledRows.empty(2, 0, "cpu").records for _ in range(3)]
+    for number, level in enumerate(levels):
+        level.packed[:] = int32([[10 + number] * 8, [20 + number] * 8])
+    levels[1].edited = True
+    chain = RowRecord.of_levels(levels)
+    assert chain.packed[:, 0].tolist() == [10, 11, 12, 20, 21, 22]
+    assert chain.edited
+    assert not RowRecord.of_levels([levels[0], levels[2]]).edited
