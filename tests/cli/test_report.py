@@ -21,17 +21,17 @@ def test_round_trip_and_replacement(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["out.json"]
 
 
-@pytest.mark.parametrize("moment", ["write_text", "replace"])
+@pytest.mark.parametrize("moment", ["write_bytes", "replace"])
 def test_a_failure_leaves_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     path = tmp_path / "out.json"
     path.write_text("old")
-    write_text = Path.write_text
+    write_bytes = Path.write_bytes
 
-    def full_disk(self: Path, text: str = "", **options: str) -> int:
-        if moment == "write_text":
-            write_text(self, text[:5])
+    def full_disk(self: Path, content: bytes) -> int:
+        if moment == "write_bytes":
+            write_bytes(self, content[:5])
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, moment, full_disk)

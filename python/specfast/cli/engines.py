@@ -1,4 +1,4 @@
-"""The two engines of ``generate``: with a drafter, and plain."""
+"""Engines of commands that decode: with a drafter, and plain."""
 
 from __future__ import annotations
 
@@ -50,6 +50,21 @@ class EngineOptions:
             raise CliError("--tree is for --drafter ngram: trained drafters make chains")
 
 
+def make_drafter(target: TargetModel, options: EngineOptions) -> Drafter | None:
+    """The drafter of ``options``; None is for plain decoding."""
+    if options.drafter == "none":
+        return None
+    num_drafts = options.verify_width - 1
+    if options.drafter == "ngram":
+        return NgramDrafter(num_drafts=num_drafts, tree=options.tree)
+    try:
+        draft_target = DraftTarget.of(target.model)
+        loaded = load_drafter(options.drafter, draft_target, target.dtype.torch_dtype)
+    except DrafterError as error:
+        raise CliError(str(error)) from error
+    return TrainedDrafter(loaded, num_drafts)
+
+
 def run_speculative(
     target: TargetModel,
     options: EngineOptions,
@@ -58,18 +73,8 @@ def run_speculative(
     on_round: OnRound,
 ) -> Decoding:
     """Decode with the drafter of ``options``."""
-    drafter: Drafter | None = None
-    num_drafts = options.verify_width - 1
-    if options.drafter == "ngram":
-        drafter = NgramDrafter(num_drafts=num_drafts, tree=options.tree)
-    elif options.drafter not in DRAFTERS:
-        try:
-            draft_target = DraftTarget.of(target.model)
-            loaded = load_drafter(options.drafter, draft_target, target.dtype.torch_dtype)
-        except DrafterError as error:
-            raise CliError(str(error)) from error
-        drafter = TrainedDrafter(loaded, num_drafts)
-    return _run(target, drafter, options, prompts, params, on_round)
+    engine = warm_engine(target, make_drafter(target, options), options, prompts, params)
+    return decode(engine, prompts, params, on_round)
 
 
 def run_plain(
@@ -86,17 +91,18 @@ def run_plain(
         def show(index: int, output: RoundOutput) -> None:
             progress.advance(task, len(output.token_ids))
 
-        return _run(target, None, options, prompts, params, show)
+        engine = warm_engine(target, None, options, prompts, params)
+        return decode(engine, prompts, params, show)
 
 
-def _run(
+def warm_engine(
     target: TargetModel,
     drafter: Drafter | None,
     options: EngineOptions,
     prompts: Sequence[list[int]],
     params: SamplingParams,
-    on_round: OnRound,
-) -> Decoding:
+) -> Engine:
+    """An engine with room for ``prompts`` that has decoded a few tokens of the first."""
     engine = Engine(
         target.model,
         drafter,
@@ -110,7 +116,7 @@ def _run(
     # What happens once per process or per engine is no decoding speed.
     short = min(params.max_new_tokens, WARM_UP_TOKENS)
     decode(engine, prompts[:1], replace(params, max_new_tokens=short, min_new_tokens=0))
-    return decode(engine, prompts, params, on_round)
+    return engine
 
 
 def _num_pages(

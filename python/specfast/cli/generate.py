@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -14,14 +14,32 @@ from specfast.cli.decoding import Decoding
 from specfast.cli.engines import EngineOptions, run_plain, run_speculative
 from specfast.cli.errors import FAILED, CliError, ends_cleanly
 from specfast.cli.lossless import LosslessCheck, check_lossless
-from specfast.cli.options import DeviceOption, DtypeOption, ModelOption, PageSizeOption
+from specfast.cli.options import (
+    DeviceOption,
+    DrafterOption,
+    DtypeOption,
+    IgnoreEosOption,
+    JsonOption,
+    MaxBatchSizeOption,
+    MaxNewTokensOption,
+    MinPOption,
+    ModelOption,
+    PageSizeOption,
+    RawOption,
+    SeedOption,
+    TemperatureOption,
+    TopKOption,
+    TopPOption,
+    TreeOption,
+    VerifyWidthOption,
+    sampling_params,
+)
 from specfast.cli.prompts import collect_prompts, tokenize
-from specfast.cli.report import check_writable, prompt_reports, write_report
+from specfast.cli.report import check_writable, conditions, prompt_reports, title, write_report
 from specfast.cli.summary import faults, print_summary, summarize
 from specfast.cli.target import TargetModel, choose_device, load_target
 from specfast.cli.transcript import Transcript
 from specfast.cli.verdict import print_verdict
-from specfast.cli.versions import device_name, versions
 from specfast.sampling_params import SamplingParams
 
 
@@ -31,23 +49,19 @@ def generate(
         list[str] | None, typer.Argument(metavar="PROMPT", show_default=False)
     ] = None,
     model: ModelOption = None,
-    drafter: Annotated[
-        str, typer.Option(help="Who drafts: ngram, none, or the directory of a trained drafter.")
-    ] = "ngram",
-    tree: Annotated[bool, typer.Option("--tree", help="Draft trees instead of chains.")] = False,
+    drafter: DrafterOption = "ngram",
+    tree: TreeOption = False,
     prompt_file: Annotated[
         Path | None,
         typer.Option(help='One JSON object per line with "prompt" or "messages".'),
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Per prompt.")] = 128,
+    max_new_tokens: MaxNewTokensOption = 128,
     device: DeviceOption = None,
     dtype: DtypeOption = None,
-    temperature: Annotated[float, typer.Option(help="0: greedy.")] = 0.0,
-    top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0: all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Keep the likeliest with this share.")] = 1.0,
-    min_p: Annotated[
-        float, typer.Option(help="Keep tokens with this share of the likeliest one's.")
-    ] = 0.0,
+    temperature: TemperatureOption = 0.0,
+    top_k: TopKOption = 0,
+    top_p: TopPOption = 1.0,
+    min_p: MinPOption = 0.0,
     repetition_penalty: Annotated[
         float, typer.Option(help="Divides values of tokens in prompt and output.")
     ] = 1.0,
@@ -55,10 +69,7 @@ def generate(
         float, typer.Option(help="Taken from values of tokens in the output.")
     ] = 0.0,
     frequency_penalty: Annotated[float, typer.Option(help="The same, once per occurrence.")] = 0.0,
-    seed: Annotated[
-        int | None,
-        typer.Option(help="Of every prompt's random numbers.", show_default="drawn per prompt"),
-    ] = None,
+    seed: SeedOption = None,
     stop: Annotated[
         list[str] | None,
         typer.Option(help="End a text before this string; may be repeated.", show_default=False),
@@ -70,8 +81,8 @@ def generate(
             show_default="none",
         ),
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Leave out the chat template.")] = False,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on to the limit.")] = False,
+    raw: RawOption = False,
+    ignore_eos: IgnoreEosOption = False,
     check: Annotated[
         bool,
         typer.Option("--check", help="Exit with 1 unless the output is plain decoding's."),
@@ -79,14 +90,10 @@ def generate(
     no_plain: Annotated[
         bool, typer.Option("--no-plain", help="Do not measure plain decoding as well.")
     ] = False,
-    json_path: Annotated[
-        Path | None, typer.Option("--json", help="Write everything to this file.")
-    ] = None,
-    verify_width: Annotated[
-        int, typer.Option(min=2, max=1024, help="Rows per round: the anchor and its drafts.")
-    ] = 8,
+    json_path: JsonOption = None,
+    verify_width: VerifyWidthOption = 8,
     page_size: PageSizeOption = 16,
-    max_batch_size: Annotated[int, typer.Option(min=1, help="Prompts decoded at once.")] = 8,
+    max_batch_size: MaxBatchSizeOption = 8,
 ) -> int:
     """Decode PROMPT speculatively and compare with plain decoding.
 
@@ -94,7 +101,7 @@ def generate(
     Then come tokens per round, acceptance by position, and the speed
     beside plain decoding of the same prompts.
     """
-    params = _sampling_params(
+    params = sampling_params(
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
@@ -144,8 +151,7 @@ def generate(
     plain_summary = None if plain is None else summarize(plain)
     checks = _check_all(target, speculative, plain, params, stderr) if check and plain else None
 
-    where = f"{target.name}, {device_name(target.device)}, {target.dtype.value}"
-    print_summary(stdout, where, summary, plain_summary)
+    print_summary(stdout, title(target), summary, plain_summary)
     for line in faults(speculative):
         stderr.print(line)
     passed = checks is None or print_verdict(stdout, target, prompts, checks)
@@ -153,10 +159,7 @@ def generate(
         write_report(
             json_path,
             {
-                "versions": versions(),
-                "model": target.name,
-                "device": device_name(target.device),
-                "dtype": target.dtype.value,
+                **conditions(target),
                 "params": {**asdict(options), **asdict(params), "raw": raw},
                 "prompts": prompt_reports(target, prompts, speculative, params),
                 "summary": asdict(summary),
@@ -165,13 +168,6 @@ def generate(
             },
         )
     return 0 if passed else FAILED
-
-
-def _sampling_params(**options: Any) -> SamplingParams:
-    try:
-        return SamplingParams(**options)
-    except ValueError as error:
-        raise CliError(str(error)) from error
 
 
 def _check_all(

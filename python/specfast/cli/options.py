@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
+from specfast.cli.errors import CliError
 from specfast.cli.target import DeviceName, DtypeName
+from specfast.sampling_params import SamplingParams
 
 ModelOption = Annotated[
     str | None,
@@ -17,3 +20,33 @@ DtypeOption = Annotated[DtypeName | None, typer.Option(show_default="fp32 on cpu
 PageSizeOption = Annotated[
     int, typer.Option(min=1, max=2**20, help="Tokens per page of the KV pool.")
 ]
+DrafterOption = Annotated[
+    str, typer.Option(help="Who drafts: ngram, none, or the directory of a trained drafter.")
+]
+TreeOption = Annotated[bool, typer.Option("--tree", help="Draft trees instead of chains.")]
+VerifyWidthOption = Annotated[
+    int, typer.Option(min=2, max=1024, help="Rows per round: the anchor and its drafts.")
+]
+MaxBatchSizeOption = Annotated[int, typer.Option(min=1, help="Prompts decoded at once.")]
+MaxNewTokensOption = Annotated[int, typer.Option(min=1, help="Per prompt.")]
+TemperatureOption = Annotated[float, typer.Option(help="0: greedy.")]
+TopKOption = Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0: all.")]
+TopPOption = Annotated[float, typer.Option(help="Keep the likeliest with this share.")]
+MinPOption = Annotated[
+    float, typer.Option(help="Keep tokens with this share of the likeliest one's.")
+]
+SeedOption = Annotated[
+    int | None,
+    typer.Option(help="Of every prompt's random numbers.", show_default="drawn per prompt"),
+]
+RawOption = Annotated[bool, typer.Option("--raw", help="Leave out the chat template.")]
+IgnoreEosOption = Annotated[bool, typer.Option("--ignore-eos", help="Go on to the limit.")]
+JsonOption = Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")]
+
+
+def sampling_params(**options: Any) -> SamplingParams:
+    """``SamplingParams`` of a command's options."""
+    try:
+        return SamplingParams(**options)
+    except ValueError as error:
+        raise CliError(str(error)) from error

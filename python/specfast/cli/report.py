@@ -1,4 +1,4 @@
-"""The result file of ``--json``."""
+"""Result files, above all that of ``--json``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from specfast.cli.decoding import Decoding
 from specfast.cli.errors import CliError
 from specfast.cli.prompts import Prompt
 from specfast.cli.target import TargetModel
+from specfast.cli.versions import device_name, versions
 from specfast.engine.detokenizer import StoppingDetokenizer
 from specfast.sampling_params import SamplingParams
 
@@ -30,18 +31,37 @@ def check_writable(path: Path) -> None:
 
 
 def write_report(path: Path, report: dict[str, Any]) -> None:
-    """Write ``report`` whole or not at all: a reader never meets half a file."""
-    text = _format(report)
+    """Write ``report`` as :func:`write_whole` does."""
+    # The name of a prompt file may hold bytes that are no text.
+    write_whole(path, _format(report).encode("utf-8", errors="backslashreplace"))
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write ``content`` whole or not at all: a reader never meets half a file."""
     partial = path.with_name(f".specfast-{os.getpid()}.partial")
     try:
         try:
-            # The name of a prompt file may hold bytes that are no text.
-            partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+            partial.write_bytes(content)
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
     except OSError as error:
         raise CliError(f"cannot write {path}: {error.strerror}") from error
+
+
+def title(target: TargetModel) -> str:
+    """What ran, where, in what."""
+    return f"{target.name}, {device_name(target.device)}, {target.dtype.value}"
+
+
+def conditions(target: TargetModel) -> dict[str, Any]:
+    """What any result depends on."""
+    return {
+        "versions": versions(),
+        "model": target.name,
+        "device": device_name(target.device),
+        "dtype": target.dtype.value,
+    }
 
 
 def prompt_reports(
