@@ -1,4 +1,4 @@
-"""The command line: ``specfast generate``, ``profile``, ``inspect`` and ``check``."""
+"""The command line: ``specfast generate``, ``eval``, ``profile``, ``inspect``, ``check``."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import sys
 import typer
 
 from specfast.cli.check import check
+from specfast.cli.evaluate import evaluate
 from specfast.cli.generate import generate
 from specfast.cli.inspect import inspect
 from specfast.cli.profile import profile
 
 app = typer.Typer(
-    help="Speculative decoding: generate text, time the target, look at a drafter, check this "
-    "installation.",
+    help="Speculative decoding: generate text, measure a drafter, time the target, look at a "
+    "drafter, check this installation.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command()(generate)
+app.command("eval")(evaluate)
 app.command()(profile)
 app.command()(inspect)
 app.command()(check)

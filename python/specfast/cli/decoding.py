@@ -17,11 +17,13 @@ class Decoding:
     """One generation per prompt, in their order, and the seed that each used.
 
     ``seconds`` is the time inside the engine, prefill included; showing the text is not counted.
+    ``prefill_seconds`` is its part before and outside of all rounds.
     """
 
     generations: list[Generation]
     seeds: list[int]
     seconds: float
+    prefill_seconds: float = 0.0
 
 
 def decode(
@@ -34,14 +36,17 @@ def decode(
     started = time.perf_counter()
     indices = {engine.add_request(ids, params): i for i, ids in enumerate(prompts)}
     generations = [Generation(request_id, prompts[i]) for request_id, i in indices.items()]
-    seconds = time.perf_counter() - started
+    seconds = prefill_seconds = time.perf_counter() - started
     while engine.has_unfinished:
         started = time.perf_counter()
         outputs = engine.step()
-        seconds += time.perf_counter() - started
+        elapsed = time.perf_counter() - started
+        seconds += elapsed
+        if any(not generations[indices[output.request_id]].rounds for output in outputs):
+            prefill_seconds += elapsed
         for output in outputs:
             index = indices[output.request_id]
             generations[index].append(output)
             on_round(index, output)
     seeds = [engine.seed_of(request_id, params) for request_id in indices]
-    return Decoding(generations, seeds, seconds)
+    return Decoding(generations, seeds, seconds, prefill_seconds)

@@ -1,0 +1,207 @@
+"""``specfast eval``: what a drafter is worth on given prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+from specfast.cli.chart import check_chart, write_chart
+from specfast.cli.decoding import decode
+from specfast.cli.draft_meter import metered
+from specfast.cli.engines import EngineOptions, make_drafter, warm_engine
+from specfast.cli.errors import CliError, ends_cleanly
+from specfast.cli.evaluation import Evaluation, evaluate_rounds
+from specfast.cli.hints import hints
+from specfast.cli.options import (
+    DeviceOption,
+    DrafterOption,
+    DtypeOption,
+    IgnoreEosOption,
+    JsonOption,
+    MaxBatchSizeOption,
+    MaxNewTokensOption,
+    MinPOption,
+    ModelOption,
+    PageSizeOption,
+    RawOption,
+    SeedOption,
+    TemperatureOption,
+    TopKOption,
+    TopPOption,
+    TreeOption,
+    VerifyWidthOption,
+    sampling_params,
+)
+from specfast.cli.prompts import read_prompt_file, tokenize
+from specfast.cli.report import check_writable, conditions, title, write_report
+from specfast.cli.summary import faults
+from specfast.cli.target import choose_device, load_target
+from specfast.drafters import TrainedDrafter
+from specfast.engine import RoundOutput
+
+
+@ends_cleanly
+def evaluate(
+    drafter: DrafterOption,
+    prompts: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help='One JSON object per line: "prompt" or "messages".'),
+    ],
+    model: ModelOption = None,
+    tree: TreeOption = False,
+    max_new_tokens: MaxNewTokensOption = 128,
+    device: DeviceOption = None,
+    dtype: DtypeOption = None,
+    temperature: TemperatureOption = 0.0,
+    top_k: TopKOption = 0,
+    top_p: TopPOption = 1.0,
+    min_p: MinPOption = 0.0,
+    seed: SeedOption = None,
+    raw: RawOption = False,
+    ignore_eos: IgnoreEosOption = False,
+    json_path: JsonOption = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="PNG", help="Draw acceptance and lengths; needs matplotlib."),
+    ] = None,
+    verify_width: VerifyWidthOption = 8,
+    page_size: PageSizeOption = 16,
+    max_batch_size: MaxBatchSizeOption = 8,
+) -> int:
+    """Decode prompts and say how much of the drafts the target accepts.
+
+    Acceptance length with and without the target's own token, acceptance
+    by position, what rounds cost, and hints where the figures point to a
+    usual fault.
+    """
+    if drafter == "none":
+        raise CliError("there is nothing to evaluate: --drafter is none")
+    params = sampling_params(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        max_new_tokens=max_new_tokens,
+        ignore_eos=ignore_eos,
+    )
+    options = EngineOptions(
+        drafter=drafter,
+        tree=tree,
+        verify_width=verify_width,
+        page_size=page_size,
+        max_batch_size=max_batch_size,
+        check_invariants=False,
+    )
+    texts = read_prompt_file(prompts)
+    if json_path is not None:
+        check_writable(json_path)
+    if report is not None:
+        check_chart(report)
+
+    stdout = Console(highlight=False, markup=False)
+    stderr = Console(stderr=True, highlight=False, markup=False)
+    target = load_target(model, choose_device(device), dtype, stderr)
+    prompt_ids = [tokenize(text, target, raw=raw) for text in texts]
+    params = replace(params, eos_token_ids=target.eos_token_ids)
+
+    made = make_drafter(target, options)
+    assert made is not None
+    spec = made.model.spec if isinstance(made, TrainedDrafter) else None
+    meter = metered(made, target.device)
+    engine = warm_engine(target, meter, options, prompt_ids, params)
+    meter.seconds = 0.0
+    depths: list[list[int]] = [[] for _ in prompt_ids]
+    with Progress(console=stderr, transient=True) as progress:
+        task = progress.add_task("Decoding", total=len(texts) * max_new_tokens)
+
+        def note(index: int, output: RoundOutput) -> None:
+            depths[index].append(meter.depth(output.request_id, output.num_proposed))
+            progress.advance(task, len(output.token_ids))
+
+        decoding = decode(engine, prompt_ids, params, note)
+    train_block = None if spec is None or spec.block is None else spec.block.num_rows
+    evaluation = evaluate_rounds(decoding, depths, meter.seconds, train_block)
+    sentences = list(hints(evaluation, spec, verify_width))
+
+    where = f"{drafter}{' trees' if tree else ''} for {title(target)}"
+    _print_evaluation(stdout, where, evaluation, sentences)
+    for line in faults(decoding):
+        stderr.print(line)
+    if report is not None:
+        write_chart(report, where, evaluation)
+    if json_path is not None:
+        write_report(
+            json_path,
+            {
+                **conditions(target),
+                "params": {**asdict(options), **asdict(params), "raw": raw},
+                "prompts": len(texts),
+                "seeds": decoding.seeds,
+                "drafter": None if spec is None else asdict(spec),
+                "evaluation": asdict(evaluation),
+                "hints": sentences,
+            },
+        )
+    return 0
+
+
+def _print_evaluation(
+    console: Console, where: str, evaluation: Evaluation, sentences: list[str]
+) -> None:
+    table = Table(show_edge=False, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, value in _rows(evaluation):
+        table.add_row(name, value)
+    by_position = Table(show_edge=False)
+    for name in ("position", "proposed", "accepted", "if all before are", "rounds that end here"):
+        by_position.add_column(name, justify="right")
+    by_position.add_row("0", "", "", "", f"{evaluation.length_histogram[0]}")
+    columns = zip(
+        evaluation.proposed_by_position,
+        evaluation.acceptance_by_position,
+        evaluation.conditional_acceptance,
+        evaluation.length_histogram[1:],
+        strict=True,
+    )
+    for position, (proposed, accepted, conditional, count) in enumerate(columns, start=1):
+        given = "-" if conditional is None else f"{conditional:.1%}"
+        by_position.add_row(f"{position}", f"{proposed}", f"{accepted:.1%}", given, f"{count}")
+    console.print(Text(f"{where}\n", "bold"))
+    console.print(table)
+    console.print()
+    console.print(by_position)
+    console.print("\nA prefill is no round, and its token is counted in none.")
+    for sentence in sentences:
+        console.print(f"Hint: {sentence}")
+
+
+def _rows(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
+    summary, lengths, cost = evaluation.summary, evaluation.lengths, evaluation.cost
+    yield "acceptance length", f"{evaluation.acceptance_length:.3f}"
+    yield "  with bonus", f"{evaluation.acceptance_length_with_bonus:.3f}"
+    yield "rounds with drafts", f"{summary.drafted_rounds} of {summary.rounds}"
+    yield "tokens per target forward", f"{summary.tokens_per_round:.3f}"
+    counts = f"{summary.drafts_accepted}/{summary.drafts_proposed}"
+    yield "acceptance rate", f"{counts} = {evaluation.acceptance_rate:.1%}"
+    yield "repetition rate", f"{evaluation.repetition_rate:.1%}"
+    if lengths.train_block is not None:
+        yield "train block", f"{lengths.train_block}"
+    yield "proposals m, at most", f"{lengths.proposals}"
+    yield "verify rows m + 1, at most", f"{lengths.verify_rows}"
+    yield "outputs, at most", f"{lengths.outputs}"
+    for name, seconds in (("draft", cost.draft), ("verify + accept", cost.verify_accept)):
+        per_round = 1000 * seconds / max(summary.rounds, 1)
+        share = seconds / max(cost.draft + cost.verify_accept, 1e-9)
+        yield f"{name}, ms per round", f"{per_round:.2f} ({share:.0%})"
+    yield "prefill, seconds", f"{cost.prefill:.2f}"
+    yield "tokens/s", f"{summary.tokens_per_second:.1f}"

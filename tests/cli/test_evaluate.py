@@ -1,0 +1,195 @@
+"""``specfast eval`` from its arguments to its exit code."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.test_evaluation import CHAINS
+from cli.test_generate import prompt_file as prompt_file
+from cli.test_trained_drafter import dspark, eagle, sizes_of
+from drafters.by_formula import Sizes
+from specfast.cli import app
+from specfast.cli.chart import check_chart, write_chart
+from specfast.cli.draft_meter import DraftMeter
+from specfast.cli.engines import warm_engine
+from specfast.cli.errors import CliError
+from specfast.engine import Engine
+from typer.testing import CliRunner, Result
+
+
+def run(command: str, *arguments: object, device: str = "cpu") -> Result:
+    return CliRunner().invoke(app, [command, *map(str, arguments), "--device", device])
+
+
+def drafted_rounds(report: dict[str, Any]) -> list[dict[str, int]]:
+    rounds = [r for prompt in report["prompts"] for r in prompt["rounds"][1:]]
+    return [r for r in rounds if r["num_proposed"] > 0]
+
+
+def cells(result: Result) -> dict[str, str]:
+    rows = [line.split("│") for line in result.stdout.splitlines() if line.count("│") == 1]
+    return {name.strip(): value.strip() for name, value in rows}
+
+
+def dspark_behind_anchor(path: Path, sizes: Sizes) -> Path:
+    """As DFlash has it: the anchor's row drafts nothing."""
+    config = json.loads((dspark(path, sizes) / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "sample_from_anchor": False}))
+    return path
+
+
+@pytest.mark.parametrize("options", [(), ("--tree",), ("--temperature", 0.7, "--seed", 3)])
+def test_counts_are_those_of_the_rounds_that_generate_writes(
+    options: tuple[object, ...],
+    model_path: Path,
+    prompt_file: Path,
+    tmp_path: Path,
+    device: str,
+) -> None:
+    out, rounds_out = tmp_path / "out.json", tmp_path / "rounds.json"
+    shared = ("--model", model_path, "--drafter", "ngram", "--max-new-tokens", 40, "--dtype")
+    shared += ("fp32", "--ignore-eos", *options)
+    result = run("eval", *shared, "--prompts", prompt_file, "--json", out, device=device)
+    assert result.exit_code == 0, result.stderr
+    plain = ("--no-plain", "--prompt-file", prompt_file, "--json", rounds_out)
+    assert run("generate", *shared, *plain, device=device).exit_code == 0
+    report = json.loads(out.read_text())
+    evaluation, rounds = report["evaluation"], drafted_rounds(json.loads(rounds_out.read_text()))
+    accepted = [r["num_accepted"] for r in rounds]
+    assert sum(accepted) > 0
+    assert evaluation["acceptance_length"] == pytest.approx(sum(accepted) / len(rounds))
+    emitted = sum(r["num_tokens"] for r in rounds)
+    assert evaluation["acceptance_length_with_bonus"] == pytest.approx(emitted / len(rounds))
+    proposed = sum(r["num_proposed"] for r in rounds)
+    assert evaluation["acceptance_rate"] == pytest.approx(sum(accepted) / proposed)
+    if "--tree" not in options:
+        by_position = [sum(r["num_proposed"] >= p for r in rounds) for p in range(1, 8)]
+        assert evaluation["proposed_by_position"] == by_position
+    histogram = evaluation["length_histogram"]
+    assert histogram == [accepted.count(n) for n in range(len(histogram))]
+    cost = evaluation["cost"]
+    assert sum(cost.values()) == pytest.approx(evaluation["summary"]["seconds"])
+    assert min(cost.values()) > 0
+    assert cells(result)["acceptance length"] == f"{evaluation['acceptance_length']:.3f}"
+    assert cells(result)["acceptance rate"].startswith(f"{sum(accepted)}/{proposed} = ")
+    assert all(f"Hint: {hint}" in result.stdout for hint in report["hints"])
+    assert report["drafter"] is None
+
+
+@pytest.mark.parametrize(
+    ("write", "lengths"),
+    [(eagle, (None, 7, 8)), (dspark, (4, 4, 5)), (dspark_behind_anchor, (4, 3, 4))],
+    ids=["eagle", "dspark", "dspark-behind-anchor"],
+)
+def test_trained_drafters(
+    write: Callable[[Path, Sizes], Path],
+    lengths: tuple[int | None, int, int],
+    model_path: Path,
+    prompt_file: Path,
+    tmp_path: Path,
+    device: str,
+) -> None:
+    drafter, out = write(tmp_path / "drafter", sizes_of(model_path)), tmp_path / "out.json"
+    arguments = ("--model", model_path, "--drafter", drafter, "--prompts", prompt_file)
+    arguments += ("--max-new-tokens", 60, "--ignore-eos", "--json", out)
+    result = run("eval", *arguments, device=device)
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(out.read_text())
+    measured = report["evaluation"]["lengths"]
+    names = ("train_block", "proposals", "verify_rows")
+    assert tuple(measured[name] for name in names) == lengths
+    assert ("train block" in result.stdout) == (lengths[0] is not None)
+    # Random weights know nothing of the target.
+    assert "Position 1 is accepted in" in result.stdout
+    assert report["drafter"]["family"] == ("eagle" if write is eagle else "dspark")
+
+
+def test_report_is_drawn(model_path: Path, prompt_file: Path, tmp_path: Path, device: str) -> None:
+    pytest.importorskip("matplotlib")
+    chart = tmp_path / "chart.png"
+    arguments = ("--model", model_path, "--drafter", "ngram", "--prompts", prompt_file)
+    result = run("eval", *arguments, "--max-new-tokens", 8, "--report", chart, device=device)
+    assert result.exit_code == 0, result.stderr
+    assert chart.read_bytes().startswith(b"\x89PNG\r\n")
+
+
+def test_report_shows_positions_and_lengths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure = pytest.importorskip("matplotlib.figure")
+    drawn: list[Any] = []
+    savefig = figure.Figure.savefig
+
+    def noted(self: Any, *arguments: Any, **options: Any) -> None:
+        drawn.append(self)
+        savefig(self, *arguments, **options)
+
+    monkeypatch.setattr(figure.Figure, "savefig", noted)
+    write_chart(tmp_path / "chart.png", "a name with $_$ is no formula", CHAINS)
+    assert (tmp_path / "chart.png").exists()
+    by_position, lengths = drawn[0].axes
+    assert [bar.get_height() for bar in by_position.patches] == [3 / 4, 2 / 4, 1 / 4]
+    assert list(by_position.lines[0].get_ydata()) == [3 / 4, 1.0, 1 / 2]
+    assert [bar.get_height() for bar in lengths.patches] == [1, 1, 1, 1]
+
+
+def test_warming_up_is_no_part_of_the_cost(
+    model_path: Path, prompt_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, module = tmp_path / "out.json", importlib.import_module("specfast.cli.evaluate")
+
+    def warmed(target: Any, meter: DraftMeter, *arguments: Any) -> Engine:
+        engine = warm_engine(target, meter, *arguments)
+        meter.seconds += 1e9
+        return engine
+
+    monkeypatch.setattr(module, "warm_engine", warmed)
+    arguments = ("--model", model_path, "--drafter", "ngram", "--prompts", prompt_file)
+    assert run("eval", *arguments, "--json", out).exit_code == 0
+    assert 0 < json.loads(out.read_text())["evaluation"]["cost"]["draft"] < 1e9
+
+
+def test_nothing_drafted(model_path: Path, prompt_file: Path, tmp_path: Path) -> None:
+    """One new token leaves no round."""
+    pytest.importorskip("matplotlib")
+    arguments = ("--model", model_path, "--drafter", "ngram", "--prompts", prompt_file)
+    arguments += ("--max-new-tokens", 1, "--report", tmp_path / "chart.png")
+    result = run("eval", *arguments)
+    assert result.exit_code == 0, result.stderr
+    assert "nothing was measured" in result.stdout
+
+
+def test_bad_input(
+    model_path: Path, prompt_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(words: str, *changes: object) -> None:
+        arguments = ("--model", model_path, "--drafter", "ngram", "--prompts", prompt_file)
+        result = run("eval", *arguments, *changes)
+        assert result.exit_code == 2
+        assert words in result.stderr
+        assert result.stderr.count("\n") == 1
+        assert result.stdout == ""
+
+    refused("--drafter is none", "--drafter", "none")
+    refused("unknown drafter 'absent'", "--drafter", "absent")
+    refused("trained drafters make chains", "--drafter", tmp_path, "--tree")
+    refused("cannot read the prompt file", "--prompts", tmp_path / "absent")
+    refused("temperature", "--temperature", -1)
+    refused("cannot write", "--json", tmp_path / "absent" / "out.json")
+    refused("has no config.json", "--drafter", tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    refused("pip install matplotlib", "--report", tmp_path / "chart.png")
+
+
+def test_bad_name_of_a_report(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    check_chart(tmp_path / "chart.PNG")
+    for name, words in (("chart.svg", "ending in .png"), ("absent/chart.png", "does not exist")):
+        with pytest.raises(CliError, match=words):
+            check_chart(tmp_path / name)
