@@ -40,6 +40,10 @@ class EngineOptions:
 
     def __post_init__(self) -> None:
         if self.drafter not in DRAFTERS and not Path(self.drafter).is_dir():
+            if Path(self.drafter).exists():
+                raise CliError(f"drafter {self.drafter} is not a directory")
+            if len(Path(self.drafter).parts) > 1:
+                raise CliError(f"drafter {self.drafter}: there is no such directory")
             raise CliError(
                 f"unknown drafter {self.drafter!r}: choose from {', '.join(DRAFTERS)}, or name the "
                 "directory of one"

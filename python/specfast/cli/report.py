@@ -28,6 +28,7 @@ def check_writable(path: Path) -> None:
         raise CliError(f"cannot write {path}: the directory {path.parent} does not exist")
     if not os.access(path.parent, os.W_OK):
         raise CliError(f"cannot write {path}: the directory {path.parent} is not writable")
+    write_whole(path, None)
 
 
 def write_report(path: Path, report: dict[str, Any]) -> None:
@@ -36,13 +37,14 @@ def write_report(path: Path, report: dict[str, Any]) -> None:
     write_whole(path, _format(report).encode("utf-8", errors="backslashreplace"))
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write ``content`` whole or not at all: a reader never meets half a file."""
+def write_whole(path: Path, content: bytes | None) -> None:
+    """Write ``content`` whole or not at all: a reader never meets half a file. None: only try."""
     partial = path.with_name(f".specfast-{os.getpid()}.partial")
     try:
         try:
-            partial.write_bytes(content)
-            partial.replace(path)
+            partial.write_bytes(content or b"")
+            if content is not None:
+                partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
     except OSError as error:
