@@ -50,7 +50,7 @@ __device__ KeyFlag largest_of_groups(Row& row, Team& team) {
   // A NaN hides the rest of its vector.
   if (has_nan) return {largest_beside_nan(row, team), true};
   if (!(best > -INFINITY)) return {0, false};
-  LogitGroup<T> group = row.stored_group(best_id / kGroupIds);
+  LogitGroup<T> group = row.group_of(best_id);
   uint4 best_vector = reinterpret_cast<const uint4*>(&group)[0];
   if (kVectors == 2 && best_id % kGroupIds != 0) {
     best_vector = reinterpret_cast<const uint4*>(&group)[kVectors - 1];

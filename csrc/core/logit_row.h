@@ -222,10 +222,9 @@ class LogitRow {
 #endif
   }
 
-  // Group number `index` of the row, of this part's or any.
-  SPECFAST_HD LogitGroup<T> stored_group(int32_t index) const {
-    int32_t group = index - groups_.begin;
-    return group >= 0 && group < groups_.size() ? stored(group) : load(index * kGroupIds);
+  // The group of an id of this part.
+  SPECFAST_HD LogitGroup<T> group_of(int32_t id) const {
+    return stored(id / kGroupIds - groups_.begin);
   }
 
   // The values of one group of this part.
