@@ -28,8 +28,9 @@ from specfast.drafters import (
     load_drafter,
 )
 from specfast.engine import Engine
-from specfast.engine.observer import Observer
+from specfast.engine.verifier import Verifier
 from specfast.records import AcceptRecord
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
@@ -182,9 +183,9 @@ def with_other_rows(
     monkeypatch: pytest.MonkeyPatch, change: Callable[[list[int], int], list[int]]
 ) -> None:
     """Let the drafter see other rows than those that were accepted."""
-    committed = Observer.committed
+    committed_taps = Verifier._committed_taps
 
-    def other(self: Observer, requests: Any, outputs: Any, record: AcceptRecord) -> None:
+    def other(self: Verifier, record: AcceptRecord) -> list[Tensor] | None:
         assert self._recorder is not None
         last_row = self._recorder.taps().shape[1] - 1
         rows = [
@@ -195,9 +196,10 @@ def with_other_rows(
         ]
         index = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
         lens = torch.tensor([len(row) for row in rows])
-        committed(self, requests, outputs, SimpleNamespace(accept_index=index, commit_lens=lens))
+        changed: Any = SimpleNamespace(accept_index=index, commit_lens=lens)
+        return committed_taps(self, changed)
 
-    monkeypatch.setattr(Observer, "committed", other)
+    monkeypatch.setattr(Verifier, "_committed_taps", other)
 
 
 def successor_checkpoint(path: Path, successor: list[int], knows: int) -> Path:

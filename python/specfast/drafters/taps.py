@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -73,3 +74,8 @@ class TapRecorder:
             self._captured[layer] = output if isinstance(output, Tensor) else output[0]
 
         return record
+
+
+def recording(recorder: TapRecorder | None) -> AbstractContextManager[object]:
+    """Around a forward of the target; without a recorder, nothing."""
+    return nullcontext() if recorder is None else recorder

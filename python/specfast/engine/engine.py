@@ -6,7 +6,6 @@ import operator
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -19,11 +18,11 @@ from specfast.engine.observer import Observer
 from specfast.engine.pool import PagedKvPool, PageTable
 from specfast.engine.rank_agreement import RankAgreement
 from specfast.engine.requests import Generation, Request, RoundOutput
+from specfast.engine.round_outputs import round_outputs, until_stop_string
 from specfast.engine.target import Target
+from specfast.engine.verified_round import VerifiedRound
 from specfast.engine.verifier import Verifier
-from specfast.records import AcceptRecord
 from specfast.sampling_params import SamplingParams, derived_seed
-from specfast.status import FinishReason, Status
 
 # What the default pool has room for: one long request, or a full batch of usual ones.
 _LONG_REQUEST_TOKENS = 16384
@@ -131,8 +130,9 @@ class Engine:
             max_batch_size, pages_per_request, page_size, self.target.device
         )
         self._agreement = agreement
-        self._verifier = Verifier(self.target, self.pool, self._page_table, agreement)
         self._observer = Observer(target, self.drafter)
+        recorder = self._observer.recorder
+        self._verifier = Verifier(self.target, self.pool, self._page_table, agreement, recorder)
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._num_requests = 0
@@ -263,11 +263,10 @@ class Engine:
     def _prefill(self, request: Request) -> RoundOutput:
         prompt_len = len(request.token_ids)
         self._allocate(request, prompt_len)
-        with self._observer.recording():
-            record = self._verifier.prefill(request)
-        (output,) = self._commit([request], [prompt_len - 1], [1], record)
-        self._observer.prefilled(request, output)
-        return output
+        verified = self._verifier.prefill(request)
+        # The last prompt token was the anchor of a round without drafts.
+        request.committed_len = prompt_len - 1
+        return self._commit([request], verified)[0]
 
     def _round(self, requests: list[Request]) -> list[RoundOutput]:
         draft = self.drafter.propose(requests, self.verify_width)
@@ -283,11 +282,7 @@ class Engine:
             verify_lens = agreed_lens(self._agreement, verify_lens, self.target.device)
         for request, prefix_len, rows in zip(requests, prefix_lens, verify_lens, strict=True):
             self._allocate(request, prefix_len + rows)
-        with self._observer.recording():
-            record = self._verifier.verify(requests, draft, verify_lens)
-        outputs = self._commit(requests, prefix_lens, verify_lens, record)
-        self._observer.committed(requests, outputs, record)
-        return outputs
+        return self._commit(requests, self._verifier.verify(requests, draft, verify_lens))
 
     def _allocate(self, request: Request, num_tokens: int) -> None:
         """Let the request's pages reach ``num_tokens`` positions."""
@@ -297,44 +292,19 @@ class Engine:
             self._page_table.write(request.slot, len(request.pages), pages)
             request.pages += pages
 
-    def _commit(
-        self,
-        requests: list[Request],
-        prefix_lens: list[int],
-        verify_lens: list[int],
-        record: AcceptRecord,
-    ) -> list[RoundOutput]:
-        outputs = [
-            RoundOutput(
-                request_id=request.request_id,
-                token_ids=tokens[:commit_len],
-                num_accepted=min(num_correct, commit_len),
-                num_proposed=rows - 1,
-                finish_reason=request.finish_reason(reason, tokens[:commit_len]),
-                status=Status(status),
-                logprobs=logprobs[:commit_len] if request.params.logprobs else None,
-            )
-            for request, rows, tokens, commit_len, num_correct, reason, status, logprobs in zip(
-                requests,
-                verify_lens,
-                record.out_tokens.tolist(),
-                record.commit_lens.tolist(),
-                record.num_correct_drafts.tolist(),
-                record.finish_reason.tolist(),
-                record.status.tolist(),
-                [[]] * len(requests) if record.logprobs is None else record.logprobs.tolist(),
-                strict=True,
-            )
-        ]
+    def _commit(self, requests: Sequence[Request], verified: VerifiedRound) -> list[RoundOutput]:
+        record, verify_lens = verified.record, verified.verify_lens
+        prefix_lens = [request.committed_len for request in requests]
+        outputs = round_outputs(requests, verified)
         for request, output, new_len in zip(
             requests, outputs, record.new_seq_lens.tolist(), strict=True
         ):
             request.token_ids += output.token_ids
             request.committed_len = new_len
         if self.check_invariants:
-            check_round(requests, prefix_lens, verify_lens, record, self.pool)
+            check_round(requests, prefix_lens, verify_lens, record, self.pool, verified.first_rows)
         outputs = [
-            _until_stop_string(request, output)
+            until_stop_string(request, output)
             for request, output in zip(requests, outputs, strict=True)
         ]
         for request, output in zip(requests, outputs, strict=True):
@@ -342,6 +312,7 @@ class Engine:
                 self._finish(request)
         if self.check_invariants:
             check_pages(self._running, self.pool)
+        self._observer.committed(requests, outputs, verified.taps)
         return outputs
 
     def _finish(self, request: Request) -> None:
@@ -350,23 +321,6 @@ class Engine:
         self._page_table.return_row(request.slot)
         self._running.remove(request)
         self.drafter.release(request.request_id)
-
-
-def _until_stop_string(request: Request, output: RoundOutput) -> RoundOutput:
-    """Drop what comes after a stop string; the request ends, so its KV does not matter."""
-    length = None if request.text is None else request.text.push_all(output.token_ids)
-    if length is None:
-        return output
-    reason = output.finish_reason
-    if length < len(output.token_ids) or reason in (FinishReason.NOT_FINISHED, FinishReason.LENGTH):
-        reason = FinishReason.STOP
-    return replace(
-        output,
-        token_ids=output.token_ids[:length],
-        logprobs=None if output.logprobs is None else output.logprobs[:length],
-        num_accepted=min(output.num_accepted, length),
-        finish_reason=reason,
-    )
 
 
 def _check_draft(draft: DraftBatch, batch_size: int, verify_width: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from specfast.engine.pool import PagedKvPool
 from specfast.engine.requests import Request
@@ -15,19 +16,21 @@ def check_round(
     verify_lens: Sequence[int],
     record: AcceptRecord,
     pool: PagedKvPool,
+    first_rows: Sequence[int] | None = None,
 ) -> None:
     """Check a host record against the requests that have just committed it.
 
-    ``prefix_lens`` are the lengths before the round. Rows of a prefill are its last one.
+    ``prefix_lens`` are the lengths before the round. Rows of a prefill are its last one. Without
+    ``first_rows`` one request's rows follow the other's.
     """
     assert record.slots is not None
     predict = record.predict.tolist()
     commit_lens = record.commit_lens.tolist()
     new_seq_lens = record.new_seq_lens.tolist()
-    first_row = 0
+    if first_rows is None:
+        first_rows = list(accumulate(verify_lens[:-1], initial=0))
     for b, request in enumerate(requests):
-        commit_len, rows = commit_lens[b], range(first_row, first_row + verify_lens[b])
-        first_row += verify_lens[b]
+        commit_len, rows = commit_lens[b], range(first_rows[b], first_rows[b] + verify_lens[b])
         path, tokens, positions, slots = (
             _valid_part(field[b].tolist(), commit_len, request)
             for field in (record.accept_index, record.out_tokens, record.positions, record.slots)

@@ -23,9 +23,14 @@ class KvShape:
 class PagedKvPool:
     """KV of all layers in pages of ``page_size`` tokens.
 
-    ``keys[layer]`` is [num_pages * page_size, heads, key_dim] and ``values[layer]`` likewise; a
-    *slot* is an index into their first dimension. Position p of a request lies in slot
+    ``keys[layer]`` is [(num_pages + 1) * page_size, heads, key_dim] and ``values[layer]`` likewise;
+    a *slot* is an index into their first dimension. Position p of a request lies in slot
     ``pages[p // page_size] * page_size + p % page_size``.
+
+    The page after the last belongs to nobody: rows that pad a batch write its first slot,
+    ``padding_slot``, and nobody reads it.
+
+    layout : KvLayout    all layers at once, for relocation
 
     The storage is uninitialised: a slot must be written before it is read, and no read goes past
     what its request has written.
@@ -44,18 +49,16 @@ class PagedKvPool:
         self.page_size = page_size
 
         def storage(num_heads: int, head_dim: int) -> Tensor:
-            slots = num_pages * page_size
+            slots = (num_pages + 1) * page_size
             return torch.empty(slots, num_heads, head_dim, dtype=dtype, device=device)
 
         self.keys = [storage(shape.num_heads, shape.key_dim) for shape in shapes]
         self.values = [storage(shape.num_heads, shape.value_dim) for shape in shapes]
         # A stack, lowest page on top: pages that were just returned are reused first.
         self._free = list(range(num_pages - 1, -1, -1))
-
-    def layout(self) -> KvLayout:
-        """All layers at once, for relocation."""
         storages = (*self.keys, *self.values)
-        return KvLayout([KvBuffer.slots(storage) for storage in storages])
+        self.layout = KvLayout([KvBuffer.slots(storage) for storage in storages])
+        self.padding_slot = num_pages * page_size
 
     @property
     def num_free_pages(self) -> int:
@@ -74,14 +77,18 @@ class PagedKvPool:
 
 
 class PageTable:
-    """The pages of every running request, on the device; one row per request."""
+    """The pages of every running request, on the device; one row per request.
+
+    pages : int32 [num_rows, pages_per_row]    as of the last :meth:`flush`, at one address
+    """
 
     def __init__(
         self, num_rows: int, pages_per_row: int, page_size: int, device: torch.device
     ) -> None:
         self.page_size = page_size
-        self._pages = torch.zeros(num_rows, pages_per_row, dtype=torch.int32, device=device)
+        self.pages = torch.zeros(num_rows, pages_per_row, dtype=torch.int32, device=device)
         self._free_rows = list(range(num_rows - 1, -1, -1))
+        self._unwritten: list[tuple[int, int, int]] = []
 
     @property
     def has_free_row(self) -> bool:
@@ -94,12 +101,23 @@ class PageTable:
         self._free_rows.append(row)
 
     def write(self, row: int, first: int, pages: Sequence[int]) -> None:
-        """Set entries ``first, first + 1, ...`` of ``row``."""
-        new = torch.tensor(pages, dtype=torch.int32, device=self._pages.device)
-        self._pages[row, first : first + len(pages)] = new
+        """Set entries ``first, first + 1, ...`` of ``row``, at the next :meth:`flush`."""
+        self._unwritten += [(row, first + i, page) for i, page in enumerate(pages)]
+
+    def flush(self) -> None:
+        """Bring all writes to the device, in one copy."""
+        if not self._unwritten:
+            return
+        # The last write of an entry counts.
+        latest = {(row, column): page for row, column, page in self._unwritten}
+        self._unwritten.clear()
+        entries = torch.tensor([(*place, page) for place, page in latest.items()])
+        row, column, page = entries.to(self.pages.device).unbind(1)
+        self.pages[row, column] = page.int()
 
     def slots(self, rows: Tensor, positions: Tensor) -> Tensor:
         """KV slots of ``positions`` int64 [B, K] of the requests in ``rows`` [B]; int64 [B, K]."""
+        self.flush()
         page = torch.div(positions, self.page_size, rounding_mode="floor")
-        pages = self._pages[rows[:, None], page].long()
+        pages = self.pages[rows[:, None], page].long()
         return pages * self.page_size + positions % self.page_size

@@ -10,13 +10,16 @@ from torch import Tensor
 
 from specfast import ops
 from specfast.drafters.base import DraftBatch
+from specfast.drafters.taps import TapRecorder, recording
 from specfast.engine.attention import PagedAttention
+from specfast.engine.packed_record import RecordShape
 from specfast.engine.pool import PagedKvPool, PageTable
 from specfast.engine.rank_agreement import RankAgreement, Site
 from specfast.engine.requests import Request
 from specfast.engine.rows import RowBatch, lay_out_rows
 from specfast.engine.rules import BatchRule, choose_rule
 from specfast.engine.target import Target
+from specfast.engine.verified_round import VerifiedRound
 from specfast.records import AcceptRecord, FinishRules, TreeRecord
 
 
@@ -29,23 +32,25 @@ class Verifier:
         pool: PagedKvPool,
         page_table: PageTable,
         agreement: RankAgreement | None = None,
+        recorder: TapRecorder | None = None,
     ) -> None:
         self._target = target
+        self._recorder = recorder
         self._agreement = agreement
         self._pool = pool
         self._page_table = page_table
-        self._layout = pool.layout()
 
-    def prefill(self, request: Request) -> AcceptRecord:
+    def prefill(self, request: Request) -> VerifiedRound:
         """Write the KV of the prompt; its last row emits the first token."""
         rows = self._lay_out([request], [len(request.token_ids)])
         ids = torch.tensor(request.token_ids, device=self._target.device)
         positions = torch.arange(len(ids), device=ids.device)
         attention = PagedAttention(self._pool, rows)
-        logits = self._target.forward(ids, positions, attention, last_only=True)
+        with recording(self._recorder):
+            logits = self._target.forward(ids, positions, attention, last_only=True)
         rule = choose_rule([request], None, ids.device)
-        sizes = (1, 1, 1, rule.wants_logprobs)
-        record, packed = _packed_record(*sizes, ids.device)
+        shape = RecordShape(1, 1, 1, rule.wants_logprobs)
+        record, packed = shape.pack(ids.device)
         # The last prompt token is the anchor of a round without drafts.
         accept = partial(
             ops.accept_chain,
@@ -57,11 +62,12 @@ class Verifier:
         )
         rule.decide(accept, record)
         self._agree(packed)
-        return _unpacked(packed.cpu(), *sizes)
+        taps = None if self._recorder is None else [self._recorder.taps()[0]]
+        return VerifiedRound.of(shape.unpack(packed.cpu()), [1], taps)
 
     def verify(
         self, requests: Sequence[Request], draft: DraftBatch, verify_lens: Sequence[int]
-    ) -> AcceptRecord:
+    ) -> VerifiedRound:
         """Verify the first ``verify_lens[b]`` rows of each draft; KV ends up committed."""
         rows = self._lay_out(requests, verify_lens)
         tokens = draft.tokens.clone()
@@ -70,19 +76,29 @@ class Verifier:
         tree = self._build_tree(draft, tokens, rows)
         window_mask = None if tree is None else tree.mask
         positions = rows.prefix_lens[:, None] + rows.offsets if tree is None else tree.positions
-        logits = self._target.forward(
-            rows.flatten(self._embeddable(tokens)),
-            rows.flatten(positions).long(),
-            PagedAttention(self._pool, rows, window_mask),
-        )
+        with recording(self._recorder):
+            logits = self._target.forward(
+                rows.flatten(self._embeddable(tokens)),
+                rows.flatten(positions).long(),
+                PagedAttention(self._pool, rows, window_mask),
+            )
         rule = choose_rule(requests, draft.proposal, tokens.device)
-        sizes = (rows.batch_size, tokens.shape[1], rows.num_rows, rule.wants_logprobs)
-        record, packed = _packed_record(*sizes, tokens.device)
+        shape = RecordShape(rows.batch_size, tokens.shape[1], rows.num_rows, rule.wants_logprobs)
+        record, packed = shape.pack(tokens.device)
         self._accept(requests, tokens, tree, rows, logits, rule, record)
         self._agree(packed)
         if tree is not None:
             self._relocate(rows, record)
-        return _unpacked(packed.cpu(), *sizes)
+        on_host = shape.unpack(packed.cpu())
+        return VerifiedRound.of(on_host, verify_lens, self._committed_taps(on_host))
+
+    def _committed_taps(self, record: AcceptRecord) -> list[Tensor] | None:
+        if self._recorder is None:
+            return None
+        taps = self._recorder.taps()[0]
+        accepted = record.accept_index.to(taps.device, torch.int64)
+        counts = record.commit_lens.tolist()
+        return [taps[index[:n]] for index, n in zip(accepted, counts, strict=True)]
 
     def _lay_out(self, requests: Sequence[Request], verify_lens: Sequence[int]) -> RowBatch:
         return lay_out_rows(requests, verify_lens, self._page_table, self._target.device)
@@ -152,7 +168,7 @@ class Verifier:
 
     def _relocate(self, rows: RowBatch, record: AcceptRecord) -> None:
         ops.relocate_kv(
-            self._layout,
+            self._pool.layout,
             record.accept_index,
             record.commit_lens,
             out_cache_loc=rows.out_cache_loc,
@@ -170,36 +186,3 @@ def _finish_rules(requests: Sequence[Request], device: torch.device) -> FinishRu
     padded = [[*r.end_token_ids, *[-1] * (most - len(r.end_token_ids))] for r in requests]
     stop = torch.tensor(padded, dtype=torch.int32, device=device) if most > 0 else None
     return FinishRules(stop_token_ids=stop, max_tokens_left=max_left, min_tokens_left=min_left)
-
-
-def _packed_record(
-    batch_size: int, width: int, num_rows: int, logprobs: bool, device: torch.device
-) -> tuple[AcceptRecord, Tensor]:
-    """A record and the one tensor that holds all of it."""
-    tensors = _record_tensors(batch_size, width, num_rows, logprobs)
-    elements = sum(tensor.numel() for tensor in tensors.values())
-    packed = torch.empty(elements, dtype=torch.int32, device=device)
-    return _unpacked(packed, batch_size, width, num_rows, logprobs), packed
-
-
-def _unpacked(
-    packed: Tensor, batch_size: int, width: int, num_rows: int, logprobs: bool
-) -> AcceptRecord:
-    tensors = _record_tensors(batch_size, width, num_rows, logprobs)
-    parts = torch.split(packed, [tensor.numel() for tensor in tensors.values()])
-    return AcceptRecord(
-        **{
-            name: part.view(tensor.dtype).view(tensor.shape)
-            for (name, tensor), part in zip(tensors.items(), parts, strict=True)
-        }
-    )
-
-
-def _record_tensors(
-    batch_size: int, width: int, num_rows: int, logprobs: bool
-) -> dict[str, Tensor]:
-    """Those of a record, by field, without memory; every element has 4 bytes."""
-    record = AcceptRecord.empty(
-        batch_size, width, num_rows, "meta", slots_dtype=torch.int32, logprobs=logprobs
-    )
-    return {name: tensor for name, tensor in vars(record).items() if tensor is not None}
