@@ -123,6 +123,45 @@ struct IdLoad {
   int32_t narrow;
 };
 
+// The nearest value of each type, ties to even.
+SPECFAST_HD void store_float(float value, float* target) { *target = value; }
+
+SPECFAST_HD void store_float(float value, BFloat16* target) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof(bits));
+  bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  bits = is_nan ? bits | 0x00400000u : bits + 0x7fffu + (bits >> 16 & 1u);
+  target->bits = static_cast<uint16_t>(bits >> 16);
+}
+
+SPECFAST_HD void store_float(float value, Float16* target) {
+#if defined(__CUDA_ARCH__)
+  target->bits = __half_as_ushort(__float2half_rn(value));
+#else
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof(bits));
+  uint32_t sign = bits >> 16 & 0x8000u;
+  bits &= 0x7fffffffu;
+  uint32_t out;
+  if (bits > 0x7f800000u) {
+    out = 0x7e00u;
+  } else if (bits >= 0x47800000u) {  // 2^16 and above
+    out = 0x7c00u;
+  } else if (bits >= 0x38800000u) {  // 2^-14 and above: normal, or rounded up to infinity
+    uint32_t rebiased = bits - (112u << 23);
+    out = (rebiased + 0xfffu + (rebiased >> 13 & 1u)) >> 13;
+  } else {
+    // Added to 2^-1, whose last place is 2^-24, the sum is rounded as a subnormal is.
+    float magnitude;
+    memcpy(&magnitude, &bits, sizeof(magnitude));
+    magnitude += 0.5f;
+    memcpy(&bits, &magnitude, sizeof(bits));
+    out = bits - 0x3f000000u;
+  }
+  target->bits = static_cast<uint16_t>(sign | out);
+#endif
+}
+
 // A read-only integer array that is int32 or int64, as the caller has it.
 struct IdView {
   const void* data;
