@@ -32,9 +32,12 @@ def first_difference(op: str, device: str) -> str | None:
 
 
 def _agree(name: str, mine: Tensor, expected: Tensor) -> bool:
-    # The definition takes logarithms from the C library; all else is equal bit for bit.
+    # The definition takes logarithms from the C library; but for these two all is bit-equal.
     if name == "logprobs":
         return torch.allclose(mine, expected, rtol=1e-5, atol=1e-6)
+    # Tensor cores take weights rounded to bfloat16.
+    if name == "attended":
+        return torch.allclose(mine.float(), expected.float(), rtol=2**-7, atol=2**-7)
     return torch.equal(mine, expected)
 
 
@@ -218,6 +221,31 @@ def _build_verify_window(impl: Any, device: str) -> Outputs:
     return {**vars(window)}
 
 
+def _verify_attention(impl: Any, device: str) -> Outputs:
+    page_size, num_pages = 16, 70
+    tree = specfast.reference.tree_from_parents(
+        _drafts(_logits(), _parents()[:, 1:]), _parents(), _prefix_lens()
+    )
+    assert tree.mask is not None
+    pages = torch.randperm(BATCH * num_pages, generator=_rng()).view(BATCH, num_pages).int()
+    keys, values = (
+        torch.randn(BATCH * num_pages * page_size, 2, 64, generator=_rng()).bfloat16()
+        for _ in range(2)
+    )
+    query = torch.randn(BATCH * NODES, 6, 64, generator=_rng()).bfloat16()
+    attended = impl.verify_attention(
+        query.to(device),
+        keys.to(device),
+        values.flip(0).to(device),
+        pages.to(device),
+        _prefix_lens().to(device),
+        page_size=page_size,
+        qo_indptr=torch.arange(0, BATCH * NODES + 1, NODES, dtype=torch.int32).to(device),
+        window_mask=tree.mask.to(device),
+    )
+    return {"attended": attended}
+
+
 def _row_stats(impl: Any, device: str) -> Outputs:
     drafts, sampling = _sharded_round(device)
     stats = _shard(impl, drafts, sampling, 1, device)
@@ -295,6 +323,7 @@ SELF_TESTS: dict[str, SelfTest] = {
     "select_and_build_tree": _select_and_build_tree,
     "select_draft_tokens": _select_draft_tokens,
     "tree_from_parents": _tree_from_parents,
+    "verify_attention": _verify_attention,
 }
 
 

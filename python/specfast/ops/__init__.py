@@ -1,6 +1,7 @@
 """Thin documented wrappers over ``torch.ops.specfast``."""
 
 from specfast.ops.accept import *  # noqa: F403
+from specfast.ops.attention import *  # noqa: F403
 from specfast.ops.plan import *  # noqa: F403
 from specfast.ops.relocate import *  # noqa: F403
 from specfast.ops.sample import *  # noqa: F403

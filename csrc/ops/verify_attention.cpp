@@ -1,0 +1,12 @@
+#include "ops/verify_attention.h"
+
+namespace specfast {
+
+void verify_attention_cpu(const VerifyAttentionParams& p) {
+  with_attention_type(p.type, [&](auto type) {
+    SerialTeam team;
+    verify_attention_batch<decltype(type)>(team, p, verify_attention_scratch(team, p, 1, 0));
+  });
+}
+
+}  // namespace specfast

@@ -1,0 +1,198 @@
+"""Attention of the verify rows over paged KV."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specfast.ops._fakes import register_in_place
+
+__all__ = ["verify_attention", "verify_attention_workspace"]
+
+# csrc/core/attention_params.h and attention_plan.cuh: rows of a request, positions of a chunk and a
+# span, places for counters, and as many single chunks as are shared out at most.
+_MAX_ROWS = 128
+_CHUNK_KEYS = 512
+_SPAN_KEYS = 2048
+_COUNTERS = 32768
+_MOST_CHUNKS_APART = 2048
+
+
+def verify_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    page_table: Tensor,
+    prefix_lens: Tensor,
+    *,
+    page_size: int,
+    qo_indptr: Tensor,
+    scale: float | None = None,
+    window_mask: Tensor | None = None,
+    verify_lens: Tensor | None = None,
+    page_table_rows: Tensor | None = None,
+    max_rows: int | None = None,
+    sliding_window: int = 0,
+    block_bidirectional: bool = False,
+    out: Tensor | None = None,
+    workspace: Tensor | None = None,
+) -> Tensor:
+    """Attend from a few query rows per request to its paged keys and values.
+
+    The KV of the rows is in the cache already, at positions ``prefix_lens[b]`` and on. Row i of a
+    request sees the whole prefix and, of the window, itself and its ancestors in ``window_mask``,
+    or rows 0 .. i of a chain, or the whole block.
+
+    Parameters
+    ----------
+    query : float32 | bfloat16 | float16 [R, H, D]
+        Any row and head stride.
+    key_cache, value_cache : like query [slots, KV heads, D] or [pages, page_size, KV heads, D]
+        Any strides but that of the last dimension, pages a whole number of slots apart. Query head
+        h reads KV head ``h // (H / KV heads)``. A view with heads before slots (HND) serves as
+        well: ``cache.transpose(1, 2)``.
+    page_table : int32 | int64 [T, num_pages]
+        Pages in order of position, any row stride; position p lies in slot
+        ``page_table[row, p // page_size] * page_size + p % page_size``.
+    prefix_lens : int32 [B]
+        Committed KV length; B <= 1024.
+    page_size : int
+        Slots of a page.
+    qo_indptr : int32 [B + 1]
+        Request b owns rows ``qo_indptr[b]`` up to ``qo_indptr[b + 1]``, at most 128.
+    scale : float, optional
+        Of the scores, above 0; absent: ``D ** -0.5``.
+    window_mask : int32 [B, N, ceil(N / 32)] | bool [B, N, N], optional
+        The tree mask of ``tree_from_parents`` in its forms "bits" and "qlen", N <= 128; absent:
+        chains.
+    verify_lens : int32 [B], optional
+        Rows of each request that count; those behind them neither see nor are seen, and are zeros.
+    page_table_rows : int32 [B], optional
+        Row of each request's pages; absent: b, and T is B.
+    max_rows : int, optional
+        No request has more rows; absent: N of ``window_mask``, or 128. Only the shape of the launch
+        depends on it, as long as it is true; rows beyond it are zeros.
+    sliding_window : int
+        A row sees no key that lies so many positions before its own, or more; 0: no limit. So it
+        sees as many keys, itself counted, as in transformers. A node of a tree has the position
+        ``prefix_lens + depth``, and a row of a block sees all rows of the block behind it.
+    block_bidirectional : bool
+        Every row of a request sees all its rows: the blocks of drafters. Without ``window_mask``.
+    out : like query [R, H, D], optional
+        Written whole; needed under CUDA Graph capture.
+    workspace : int32 [W], optional
+        Scratch of :func:`verify_attention_workspace`, of any size: without it, or with too small a
+        one, the keys of a request are shared out among fewer CTAs. Results are the same bits.
+
+    Returns
+    -------
+    [R, H, D]
+        ``out``, or a new one. Rows that belong to no request, and rows that see no key, are zeros.
+
+    Raises
+    ------
+    RuntimeError
+        An argument of wrong shape, dtype, device or range; names it, what was expected and got.
+
+    Notes
+    -----
+    Bad data never fails. Entries of the page table that are no pages, and positions past it, are
+    keys that do not exist. Lengths are clamped: ``prefix_lens`` into [0, num_pages * page_size],
+    rows into what there is. Of requests whose rows overlap, only those rows are undefined. What
+    lies in the cache at positions that no row of the request sees is not read, NaN or not; a NaN
+    that some row of a request sees may reach others of that request, and no other request.
+    Devices: CPU, CUDA. Scores and sums are float32; CPU and CUDA differ by rounding. The CUDA form
+    is a simple one without tensor cores: every row reads all its keys.
+    Deterministic: keys are added up in chunks of 512 absolute positions, whose order is fixed, so
+    that the result of a row does not depend on batch, slot, padding, workspace or launch.
+    Capturable with ``out``; one launch; lengths and pages may change between replays. A workspace
+    serves any number of calls of one stream, not two at the same time.
+    Cost: reads keys and values of each request once per row and head.
+    Source: FlashAttention (arXiv:2205.14135), its split form, and tree attention of SpecInfer
+    (arXiv:2305.09781).
+
+    Examples
+    --------
+    Two rows of one request over a prefix of one key; equal keys are averaged:
+
+    >>> import torch, specfast
+    >>> keys, values = torch.zeros(4, 1, 8), torch.arange(4.0).repeat_interleave(8).view(4, 1, 8)
+    >>> out = specfast.ops.verify_attention(
+    ...     torch.zeros(2, 1, 8), keys, values, torch.tensor([[0, 1]]),
+    ...     torch.tensor([1], dtype=torch.int32), page_size=2,
+    ...     qo_indptr=torch.tensor([0, 2], dtype=torch.int32))
+    >>> out[:, 0, 0].tolist()
+    [0.5, 1.0]
+    """
+    if out is None:
+        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    if scale is None:
+        scale = max(1, query.shape[-1:].numel()) ** -0.5
+    torch.ops.specfast.verify_attention(
+        query,
+        key_cache,
+        value_cache,
+        page_table,
+        prefix_lens,
+        qo_indptr,
+        page_table_rows,
+        verify_lens,
+        window_mask,
+        page_size,
+        max_rows,
+        scale,
+        sliding_window,
+        block_bidirectional,
+        out,
+        workspace,
+    )
+    return out
+
+
+def verify_attention_workspace(
+    batch_size: int,
+    max_rows: int,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    context_len: int,
+    device: torch.device | str | None = None,
+    *,
+    max_bytes: int = 1 << 28,
+) -> Tensor | None:
+    """The ``workspace`` of :func:`verify_attention` for batches up to a size.
+
+    Parameters
+    ----------
+    batch_size, max_rows : int
+        Requests, and rows of each.
+    num_heads, num_kv_heads, head_dim : int
+        Of the attention.
+    context_len : int
+        Mean length of a request's keys in the largest batch. Where it is exceeded, the op shares
+        out the work more coarsely.
+    device : torch.device, optional
+        Of ``query``.
+    max_bytes : int
+        It gets no larger than that.
+
+    Returns
+    -------
+    int32 [W] | None
+        Zeros; the op leaves behind what it needs to find. None on a CPU.
+    """
+    place = torch.device(device) if device is not None else torch.get_default_device()
+    if place.type != "cuda":
+        return None
+    rows = min(max_rows, _MAX_ROWS) * num_heads // num_kv_heads
+    tile = 32 if rows <= 32 else 64 if rows <= 64 else 128
+    units = batch_size * num_kv_heads * -(-rows // tile)
+    parts = max(
+        units * -(-context_len // _SPAN_KEYS),
+        min(units * -(-context_len // _CHUNK_KEYS), _MOST_CHUNKS_APART),
+    )
+    words = _COUNTERS + parts * tile * (head_dim + 2)
+    return torch.zeros(min(words, max_bytes // 4), dtype=torch.int32, device=place)
+
+
+register_in_place("verify_attention")
