@@ -183,7 +183,7 @@ def test_params_that_the_engine_cannot_follow(changes: dict[str, object], what: 
 )
 def test_a_vocabulary_too_large_to_sample_from(changes: dict[str, object]) -> None:
     engine = make_engine(PlainDecoding())
-    engine.target.vocab_size = 2**20 + 1
+    engine._intake._vocab_size = 2**20 + 1
     with pytest.raises(ValueError, match=r"at most 1048576 ids for sampling.*, got 1048577"):
         engine.add_request(PROMPT, SamplingParams(**changes))  # type: ignore[arg-type]
     engine.add_request(PROMPT, SamplingParams())

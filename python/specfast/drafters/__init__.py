@@ -1,9 +1,12 @@
 """Drafters: one file per family, and a loader of public checkpoints."""
 
 from specfast.drafters.base import (
+    DeviceDrafter,
+    DeviceDrafts,
     DraftBatch,
     Drafter,
     DraftRequest,
+    DraftSlots,
     PlainDecoding,
     TapDrafter,
 )
@@ -15,8 +18,11 @@ from specfast.drafters.taps import TapRecorder
 from specfast.drafters.trained import TrainedDrafter
 
 __all__ = [
+    "DeviceDrafter",
+    "DeviceDrafts",
     "DraftBatch",
     "DraftRequest",
+    "DraftSlots",
     "DraftTarget",
     "Drafter",
     "DrafterError",

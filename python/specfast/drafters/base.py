@@ -9,7 +9,9 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from specfast.sampling import Proposal
+from specfast.ops.plan import ConfidenceForm
+from specfast.records import AcceptRecord
+from specfast.sampling import Proposal, SamplingRules
 from specfast.sampling_params import SamplingParams
 
 
@@ -31,6 +33,10 @@ class DraftRequest(Protocol):
     @property
     def params(self) -> SamplingParams:
         """How the target's tokens are chosen; see also ``drafters.sampling.sampling_rules``."""
+
+    @property
+    def slot(self) -> int:
+        """Its place among the requests of the engine, its own until it ends."""
 
     @property
     def seed(self) -> int:
@@ -114,11 +120,91 @@ class TapDrafter(Drafter, Protocol):
         """
 
 
+@dataclass(frozen=True)
+class DraftSlots:
+    """A batch of slots on the device, as a round finds it; B slots, N rows at most.
+
+    A slot without a request has ``verify_lens`` 0, and one whose request has just ended an anchor
+    of -1: what is drafted there does not matter.
+
+    tokens : int32 [B, N]          column 0 holds the anchors; drafts go into the others
+    verify_lens : int32 [B]        rows that may be verified, anchor included
+    prefix_lens : int32 [B]        committed KV length, which is the anchor's position
+    slots : int32 [B]              ``DraftRequest.slot`` of each, its row of ``pages``
+    pages : int32 [S, num_pages]   the engine's page table
+    page_size : int                positions of a page
+    sampling : SamplingRules       how the target's tokens are chosen, filters included
+    is_sampled : bool              whether any request is sampled: only then a proposal is used
+    """
+
+    tokens: Tensor
+    verify_lens: Tensor
+    prefix_lens: Tensor
+    slots: Tensor
+    pages: Tensor
+    page_size: int
+    sampling: SamplingRules
+    is_sampled: bool
+
+
+@dataclass(frozen=True)
+class DeviceDrafts:
+    """What a drafter on the device says of its drafts, beside them.
+
+    proposal : Proposal, optional
+        What they were drawn from; without one they are verified target-only.
+    confidence : float32 [B, N - 1], optional
+        How sure it is of each draft, from what stands before it: for the planner.
+    confidence_form, temperatures
+        As ``ops.schedule_verify_lens`` takes them.
+    """
+
+    proposal: Proposal | None = None
+    confidence: Tensor | None = None
+    confidence_form: ConfidenceForm = "survival"
+    temperatures: Tensor | None = None
+
+
+@runtime_checkable
+class DeviceDrafter(Drafter, Protocol):
+    """A drafter of chains that works on the device alone: its drafts are captured in the round.
+
+    With one the engine launches a round before it has read the round before.
+    """
+
+    def begin(self, requests: Sequence[DraftRequest]) -> None:
+        """The next call of :meth:`draft` is for these, which stand where the host believes."""
+
+    def draft(self, slots: DraftSlots) -> DeviceDrafts:
+        """Write ``tokens[:, 1:]`` of the slots that have a request; ``verify_lens`` may shrink.
+
+        Drafts must not depend on the coins of this round. Nothing may be read on the host; when it
+        is captured, the same kernels have to be right for every later round.
+        """
+
+    def committed(self, slots: DraftSlots, record: AcceptRecord, taps: Tensor | None) -> None:
+        """After the decision, on the device as well: ``taps`` [B, N, W] of the committed rows.
+
+        ``slots`` are as :meth:`draft` left them; ``taps`` past ``commit_lens`` repeat some row, and
+        are None where :class:`TapDrafter` does not ask for them.
+        """
+
+
 class PlainDecoding:
     """Drafts nothing: each round verifies the anchor alone and emits one token."""
 
     def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
         return DraftBatch.from_lists(requests, [[] for _ in requests])
+
+    def begin(self, requests: Sequence[DraftRequest]) -> None:
+        pass
+
+    def draft(self, slots: DraftSlots) -> DeviceDrafts:
+        slots.verify_lens.clamp_(max=1)
+        return DeviceDrafts()
+
+    def committed(self, slots: DraftSlots, record: AcceptRecord, taps: Tensor | None) -> None:
+        pass
 
     def release(self, request_id: int) -> None:
         pass

@@ -3,5 +3,14 @@
 from specfast.engine.engine import Engine
 from specfast.engine.rank_agreement import RankAgreement, Site
 from specfast.engine.requests import Generation, RoundOutput
+from specfast.engine.verify_tiers import VerifyTier, VerifyTiers
 
-__all__ = ["Engine", "Generation", "RankAgreement", "RoundOutput", "Site"]
+__all__ = [
+    "Engine",
+    "Generation",
+    "RankAgreement",
+    "RoundOutput",
+    "Site",
+    "VerifyTier",
+    "VerifyTiers",
+]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -10,25 +9,27 @@ from collections.abc import Callable, Sequence
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specfast.drafters.base import DraftBatch, Drafter, PlainDecoding
+from specfast.drafters.base import DeviceDrafter, DraftBatch, Drafter, PlainDecoding
 from specfast.engine.agreed_draft import agreed_draft, agreed_lens
-from specfast.engine.detokenizer import StoppingDetokenizer
+from specfast.engine.intake import RequestIntake
 from specfast.engine.invariants import check_pages, check_round
 from specfast.engine.observer import Observer
 from specfast.engine.pool import PagedKvPool, PageTable
 from specfast.engine.rank_agreement import RankAgreement
 from specfast.engine.requests import Generation, Request, RoundOutput
 from specfast.engine.round_outputs import round_outputs, until_stop_string
+from specfast.engine.run_ahead import RunAhead
 from specfast.engine.target import Target
 from specfast.engine.verified_round import VerifiedRound
 from specfast.engine.verifier import Verifier
-from specfast.sampling_params import SamplingParams, derived_seed
+from specfast.engine.verify_graphs import VerifyGraphs
+from specfast.engine.verify_tiers import VerifyTiers
+from specfast.planner import Planning, Tiers
+from specfast.sampling_params import SamplingParams
 
 # What the default pool has room for: one long request, or a full batch of usual ones.
 _LONG_REQUEST_TOKENS = 16384
 _USUAL_REQUEST_TOKENS = 2048
-# Beyond it sums of probabilities are not exact (docs/numerics.md).
-_MAX_SAMPLED_VOCAB = 2**20
 
 
 class Engine:
@@ -62,6 +63,13 @@ class Engine:
         For one engine per rank of a process group, each with the same requests in the same order
         and with the same ``seed``: whose drafts, plan and accepted paths hold. Absent: each its
         own.
+    tiers : VerifyTiers, optional
+        Sizes that verify rounds are padded to and, on a GPU, captured for as CUDA Graphs (see
+        :class:`~specfast.engine.verify_graphs.VerifyGraphs`). Absent: every round is laid out by
+        itself and runs kernel by kernel.
+    planning : Planning, optional
+        How many drafts a round verifies, where ``drafter`` drafts on the device and has
+        confidences; needs ``tiers``. Absent: all.
     check_invariants : bool
         Check the invariants of a round after each one, on the host; a violation raises
         RuntimeError.
@@ -96,6 +104,8 @@ class Engine:
         seed: int | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
         agreement: RankAgreement | None = None,
+        tiers: VerifyTiers | None = None,
+        planning: Planning | None = None,
         check_invariants: bool = True,
     ) -> None:
         for name, value in (
@@ -112,7 +122,6 @@ class Engine:
         self.drafter = drafter or PlainDecoding()
         self.verify_width = verify_width
         self.seed = secrets.randbits(64) if seed is None else seed
-        self._tokenizer = tokenizer
         self.check_invariants = check_invariants
         if num_pages is None:
             num_pages = _default_pages(self.target.context_length, max_batch_size, page_size)
@@ -133,9 +142,41 @@ class Engine:
         self._observer = Observer(target, self.drafter)
         recorder = self._observer.recorder
         self._verifier = Verifier(self.target, self.pool, self._page_table, agreement, recorder)
+        self.graphs: VerifyGraphs | None = None
+        self._ahead: RunAhead | None = None
+        if tiers is not None:
+            if tiers.width > verify_width:
+                raise ValueError(
+                    f"Engine: expected tiers of at most verify_width = {verify_width} rows per "
+                    f"request, got {tiers.width}"
+                )
+            self.graphs = VerifyGraphs(
+                self.target,
+                self.pool,
+                self._page_table,
+                tiers,
+                drafter=self.drafter,
+                context_len=self.context_length,
+                recorder=recorder,
+                plan_mode="static" if planning is None else planning.mode,
+            )
+            if isinstance(self.drafter, DeviceDrafter) and agreement is None:
+                planner = None
+                if planning is not None:
+                    rows = Tiers(tier.num_rows for tier in tiers.tiers)
+                    device = self.target.device
+                    planner = planning.planner(max_batch_size, tiers.width - 1, rows, device)
+                self._ahead = RunAhead(self.graphs, self.drafter.begin, self._reserve, planner)
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
-        self._num_requests = 0
+        self._intake = RequestIntake(
+            vocab_size=self.target.vocab_size,
+            context_length=self.context_length,
+            verify_width=verify_width,
+            page_size=page_size,
+            seed=self.seed,
+            tokenizer=tokenizer,
+        )
 
     @property
     def has_unfinished(self) -> bool:
@@ -151,13 +192,13 @@ class Engine:
             An empty prompt, an id outside the vocabulary, or a prompt that leaves the context no
             room for a new token; params that this engine cannot follow.
         """
-        request = self._new_request(prompt_ids, params)
+        request = self._intake.new_request(prompt_ids, params)
         self._waiting.append(request)
         return request.request_id
 
     def seed_of(self, request_id: int, params: SamplingParams) -> int:
         """The seed that the request uses: its own, or what the engine's seed gives it."""
-        return derived_seed(self.seed, request_id) if params.seed is None else params.seed
+        return self._intake.seed_of(request_id, params)
 
     @torch.inference_mode()
     def step(self) -> list[RoundOutput]:
@@ -172,11 +213,17 @@ class Engine:
             A draft of wrong shape, or a broken invariant.
         """
         self._admit()
-        for request in self._running:
-            if request.committed_len == 0:
-                return [self._prefill(request)]
+        fresh = next((r for r in self._running if r.committed_len == 0), None)
+        if self._ahead is not None and self._ahead.in_flight:
+            outputs = self._fly(fresh)
+            if outputs:
+                return outputs
+        if fresh is not None:
+            return [self._prefill(fresh)]
         if not self._running:
             return []
+        if self._ahead is not None and self._ahead.can_go_on(self._running):
+            return self._commit(*self._ahead.advance(self._running))
         return self._round(list(self._running))
 
     def generate(
@@ -189,7 +236,7 @@ class Engine:
 
         Raises ValueError as :meth:`add_request` does, before anything is decoded.
         """
-        requests = [self._new_request(prompt, params) for prompt in prompts]
+        requests = [self._intake.new_request(prompt, params) for prompt in prompts]
         self._waiting += requests
         generations = {r.request_id: Generation(r.request_id, list(r.token_ids)) for r in requests}
         while any(not g.finish_reason for g in generations.values()):
@@ -199,55 +246,6 @@ class Engine:
                 if output.request_id in generations:
                     generations[output.request_id].append(output)
         return list(generations.values())
-
-    def _new_request(self, prompt_ids: Sequence[int], params: SamplingParams | None) -> Request:
-        params = params or SamplingParams()
-        prompt = [operator.index(token) for token in prompt_ids]
-        if not prompt:
-            raise ValueError("expected a prompt of at least one token, got none")
-        for token in prompt:
-            if not 0 <= token < self.target.vocab_size:
-                raise ValueError(
-                    f"expected prompt ids in [0, {self.target.vocab_size}), got {token}"
-                )
-        if len(prompt) >= self.context_length:
-            raise ValueError(
-                f"expected a prompt of at most {self.context_length - 1} tokens "
-                f"(the context holds {self.context_length}), got {len(prompt)}"
-            )
-        self._check_params(params)
-        max_len = min(len(prompt) + params.max_new_tokens, self.context_length)
-        longest = min(max_len + self.verify_width, self.context_length)
-        self._num_requests += 1
-        return Request(
-            request_id=self._num_requests - 1,
-            params=params,
-            token_ids=prompt,
-            num_prompt_tokens=len(prompt),
-            max_len=max_len,
-            reserved_pages=self.pool.pages_for(longest),
-            seed=self.seed_of(self._num_requests - 1, params),
-            text=self._detokenizer(params),
-        )
-
-    def _check_params(self, params: SamplingParams) -> None:
-        vocab_size = self.target.vocab_size
-        for token in params.logit_bias:
-            if token >= vocab_size:
-                raise ValueError(f"expected logit_bias ids in [0, {vocab_size}), got {token}")
-        needs_sampling = not params.is_plain_greedy or params.logprobs is not None
-        if needs_sampling and vocab_size > _MAX_SAMPLED_VOCAB:
-            raise ValueError(
-                f"expected a vocabulary of at most {_MAX_SAMPLED_VOCAB} ids for sampling, "
-                f"penalties and log-probabilities, got {vocab_size}"
-            )
-        if params.stop and self._tokenizer is None:
-            raise ValueError("expected an engine with a tokenizer for stop strings, got none")
-
-    def _detokenizer(self, params: SamplingParams) -> StoppingDetokenizer | None:
-        if self._tokenizer is None or not params.stop:
-            return None
-        return StoppingDetokenizer(self._tokenizer, params.stop, params.min_new_tokens)
 
     def _admit(self) -> None:
         """Take from the queue, in order, what fits beside the running requests."""
@@ -282,7 +280,33 @@ class Engine:
             verify_lens = agreed_lens(self._agreement, verify_lens, self.target.device)
         for request, prefix_len, rows in zip(requests, prefix_lens, verify_lens, strict=True):
             self._allocate(request, prefix_len + rows)
-        return self._commit(requests, self._verifier.verify(requests, draft, verify_lens))
+        return self._commit(requests, self._verify(requests, draft, verify_lens))
+
+    def _fly(self, fresh: Request | None) -> list[RoundOutput]:
+        """Go on with the flight, or let it land; nothing where nobody of it is left."""
+        assert self._ahead is not None
+        aboard = [request for request in self._running if request.committed_len > 0]
+        if not aboard:
+            self._ahead.forget()
+            return []
+        go_on = fresh is None and self._ahead.can_go_on(aboard)
+        requests, verified = self._ahead.advance(aboard) if go_on else self._ahead.land(aboard)
+        return self._commit(requests, verified)
+
+    def _reserve(self, requests: Sequence[Request], rows: int) -> None:
+        """Pages for so many rows after the committed ones, as far as a request may ever go."""
+        for request in requests:
+            longest = min(request.max_len + self.verify_width, self.context_length)
+            self._allocate(request, min(request.committed_len + rows, longest))
+        self._page_table.flush()
+
+    def _verify(
+        self, requests: list[Request], draft: DraftBatch, verify_lens: list[int]
+    ) -> VerifiedRound:
+        verified = None
+        if self.graphs is not None and self._agreement is None:
+            verified = self.graphs.verify(requests, draft, verify_lens)
+        return verified or self._verifier.verify(requests, draft, verify_lens)
 
     def _allocate(self, request: Request, num_tokens: int) -> None:
         """Let the request's pages reach ``num_tokens`` positions."""

@@ -86,7 +86,8 @@ class PageTable:
         self, num_rows: int, pages_per_row: int, page_size: int, device: torch.device
     ) -> None:
         self.page_size = page_size
-        self.pages = torch.zeros(num_rows, pages_per_row, dtype=torch.int32, device=device)
+        # No page where none was written.
+        self.pages = torch.full((num_rows, pages_per_row), -1, dtype=torch.int32, device=device)
         self._free_rows = list(range(num_rows - 1, -1, -1))
         self._unwritten: list[tuple[int, int, int]] = []
 

@@ -51,6 +51,7 @@ class Target:
             model.set_attn_implementation(previous)
             raise
         self.kv_dtype = probe.dtype
+        self.num_query_heads = probe.num_query_heads
         self.vocab_size = logits.shape[-1]
 
     def forward(
@@ -86,6 +87,7 @@ class _Probe:
         self._model = model
         self._layers: dict[int, KvShape] = {}
         self.dtype = torch.float32
+        self.num_query_heads = 0
 
     def attend(
         self,
@@ -108,6 +110,7 @@ class _Probe:
             raise _unsupported(self._model, f"attention layers without an index ({layer})")
         self._layers[layer] = KvShape(key.shape[1], key.shape[3], value.shape[3])
         self.dtype = key.dtype
+        self.num_query_heads = max(self.num_query_heads, query.shape[1])
         groups = query.shape[1] // key.shape[1]
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
         out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)

@@ -1,7 +1,7 @@
 """How many drafts a round verifies: from what verifying costs, and from how sure drafts were."""
 
 from specfast.planner.budget import choose_budget
-from specfast.planner.planner import VerifyPlan, VerifyPlanner
+from specfast.planner.planner import PlannerMode, Planning, VerifyPlan, VerifyPlanner
 from specfast.planner.relay import ConfidenceRelay, LaggedSurvival
 from specfast.planner.sps import AdditiveSeconds, SpsTable, TierRates
 from specfast.planner.sts import read_temperatures
@@ -12,6 +12,8 @@ __all__ = [
     "CaptureSlots",
     "ConfidenceRelay",
     "LaggedSurvival",
+    "PlannerMode",
+    "Planning",
     "SpsTable",
     "TierRates",
     "Tiers",

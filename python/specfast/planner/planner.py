@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from specfast import ops
@@ -34,6 +35,37 @@ class VerifyPlan:
     tier: int | None
     reason: str
     num_stale: int = 0
+
+
+@dataclass(frozen=True)
+class Planning:
+    """How an engine plans its rounds; see :class:`VerifyPlanner`.
+
+    lag : rounds between the survivals of a round and the budget that they decide
+    """
+
+    mode: PlannerMode = "compact"
+    table: SpsTable | None = None
+    epsilon: float = 1e-6
+    fill_tier: bool = False
+    lag: int = 2
+
+    def planner(
+        self, pool_size: int, num_drafts: int, tiers: Tiers, device: torch.device
+    ) -> VerifyPlanner:
+        """Of requests in ``pool_size`` places, of ``num_drafts`` drafts each.
+
+        Raises ValueError as :class:`VerifyPlanner` and ``ConfidenceRelay`` do.
+        """
+        relay = ConfidenceRelay(pool_size, num_drafts, device, lag=self.lag)
+        return VerifyPlanner(
+            relay,
+            tiers,
+            self.table,
+            mode=self.mode,
+            epsilon=self.epsilon,
+            fill_tier=self.fill_tier,
+        )
 
 
 class VerifyPlanner:
@@ -104,6 +136,11 @@ class VerifyPlanner:
         self._table = table
         self._epsilon = epsilon
         self._fill_tier = fill_tier
+
+    @property
+    def padding_row(self) -> int:
+        """Place of padded slots in :meth:`publish`."""
+        return self._relay.padding_row
 
     def plan(
         self, rows: Sequence[int], generations: Sequence[int], max_lens: Sequence[int]

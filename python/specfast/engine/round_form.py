@@ -1,0 +1,62 @@
+"""What a captured round holds, besides its size; and which rounds cannot be captured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from specfast.drafters.base import DraftBatch
+from specfast.engine.requests import Request
+from specfast.engine.round_inputs import MAX_END_IDS
+from specfast.sampling_params import LogprobsMode
+
+CapturedRule = Literal["greedy", "temperature", "filtered"]
+
+
+@dataclass(frozen=True)
+class RoundForm:
+    """Which kernels a round runs.
+
+    drafted : on the host, before the round, or on the device, as a part of it
+    tree : drafts are trees, not chains
+    rule : the greedy rule; target-only by temperature alone; target-only with top-k, top-p, min-p
+    logprobs : which log-probabilities are asked for, if any
+    """
+
+    drafted: Literal["host", "device"]
+    tree: bool
+    rule: CapturedRule
+    logprobs: LogprobsMode | None = None
+
+    @classmethod
+    def of(cls, requests: Sequence[Request], draft: DraftBatch | None) -> RoundForm:
+        """The form of a round that :func:`why_eager` has nothing against.
+
+        Without a ``draft`` the device makes it.
+        """
+        params = [request.params for request in requests]
+        modes = {p.logprobs for p in params if p.logprobs is not None}
+        rule: CapturedRule = "temperature"
+        if all(p.is_plain_greedy for p in params) and not modes:
+            rule = "greedy"
+        elif any(p.top_k > 1 or p.top_p < 1 or p.min_p > 0 for p in params):
+            rule = "filtered"
+        on_host = draft is not None
+        tree = draft is not None and draft.parents is not None
+        return cls("host" if on_host else "device", tree, rule, min(modes, default=None))
+
+
+def why_eager(requests: Sequence[Request], draft: DraftBatch | None) -> str | None:
+    """Why this round cannot be captured; None if it can."""
+    params = [request.params for request in requests]
+    if draft is not None and draft.proposal is not None:
+        return "drafts are tested against the distribution that they were drawn from"
+    if any(p.has_penalties or p.logit_bias for p in params):
+        return "penalties and biases change from round to round"
+    if len({p.logprobs for p in params if p.logprobs is not None}) > 1:
+        return "requests ask for two kinds of log-probabilities"
+    most = max(len(request.end_token_ids) for request in requests)
+    if most > MAX_END_IDS:
+        return f"a request has {most} ids that end it, and {MAX_END_IDS} are captured"
+    return None

@@ -1,0 +1,142 @@
+"""Rounds that are launched before the record of the one before has been read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from specfast.engine.requests import Request
+from specfast.engine.round_form import RoundForm
+from specfast.engine.verified_round import VerifiedRound
+from specfast.engine.verify_graphs import LaunchedRound, VerifyGraphs
+from specfast.engine.verify_tiers import VerifyTier
+from specfast.planner import VerifyPlanner
+
+
+@dataclass(frozen=True)
+class _Flight:
+    """Rounds of one batch, the last of which has been launched.
+
+    places : int64 [B]    on the device, where each slot's survivals go in the planner's relay
+    """
+
+    requests: list[Request]
+    form: RoundForm
+    num_slots: int
+    places: Tensor | None = None
+    launched: LaunchedRound | None = None
+
+    def read(self, requests: Sequence[Request]) -> tuple[list[Request], VerifiedRound]:
+        """Of those of its requests that are still among ``requests``."""
+        running = {request.request_id for request in requests}
+        assert self.launched is not None
+        slots = [i for i, r in enumerate(self.requests) if r.request_id in running]
+        return [self.requests[i] for i in slots], self.launched.read().of_slots(slots)
+
+
+class RunAhead:
+    """Keeps the device one round ahead of the host, while a batch stays together.
+
+    Only for a :class:`~specfast.drafters.base.DeviceDrafter`: prefixes, anchors, limits and drafts
+    of the next round are on the device, where the round before left them, so the host has nothing
+    to add but the planner's budget, which comes from earlier rounds. It reads the record of a round
+    while the next one runs. A request that ends on the device has no rows in the rounds after; one
+    that the host ends, at a stop string, has been verified once more, for nothing.
+
+    When requests join, or so many have left that a smaller batch size would do, the flight has to
+    land: its record is read, and the next round starts from the host.
+
+    Parameters
+    ----------
+    graphs : VerifyGraphs
+    begin : callable
+        The drafter's.
+    reserve : callable
+        Takes requests and rows, and gives each of them pages for so many after the committed ones.
+    planner : VerifyPlanner, optional
+        Of a drafter with confidences; its tiers are rows of those of ``graphs``.
+    """
+
+    def __init__(
+        self,
+        graphs: VerifyGraphs,
+        begin: Callable[[Sequence[Request]], None],
+        reserve: Callable[[Sequence[Request], int], None],
+        planner: VerifyPlanner | None = None,
+    ) -> None:
+        self._graphs = graphs
+        self._begin = begin
+        self._reserve = reserve
+        self._planner = planner
+        self._width = graphs.tiers.width
+        self._flight: _Flight | None = None
+
+    @property
+    def in_flight(self) -> bool:
+        return self._flight is not None
+
+    def can_go_on(self, requests: Sequence[Request]) -> bool:
+        """Whether these requests can have another round: of the flight, or the first of one."""
+        tier = self._uniform_tier(requests)
+        if self._flight is None or tier is None:
+            return tier is not None
+        aboard = {request.request_id for request in self._flight.requests}
+        same_size = tier.num_requests == self._flight.num_slots
+        return same_size and all(r.request_id in aboard for r in requests)
+
+    def advance(self, requests: Sequence[Request]) -> tuple[list[Request], VerifiedRound]:
+        """Launch the next round and read the one before: its requests and what they got."""
+        # What is in flight is not known yet, but it moves nobody by more than a window.
+        self._reserve(requests, 2 * self._width)
+        flight = self._flight or self._take_off(requests)
+        self._flight = None
+        if any(request.tokens_left > 1 for request in requests):
+            self._flight = self._launch(flight)
+        return flight.read(requests)
+
+    def land(self, requests: Sequence[Request]) -> tuple[list[Request], VerifiedRound]:
+        """Read the round in flight."""
+        assert self._flight is not None
+        flight, self._flight = self._flight, None
+        return flight.read(requests)
+
+    def forget(self) -> None:
+        """Nobody is left who could use what the round in flight gives."""
+        self._flight = None
+
+    def _uniform_tier(self, requests: Sequence[Request]) -> VerifyTier | None:
+        return self._graphs.tier_of(requests, None, len(requests) * self._width)
+
+    def _take_off(self, requests: Sequence[Request]) -> _Flight:
+        tier = self._uniform_tier(requests)
+        assert tier is not None
+        self._begin(requests)
+        self._graphs.load(requests, None, [self._width] * len(requests), tier)
+        num_slots, places = tier.num_requests, None
+        if self._planner is not None:
+            slots = [request.slot for request in requests]
+            slots += [self._planner.padding_row] * (num_slots - len(slots))
+            places = torch.tensor(slots, device=self._graphs.device)
+        form = RoundForm.of(requests, None)
+        return self._launch(_Flight(list(requests), form, num_slots, places))
+
+    def _launch(self, flight: _Flight) -> _Flight:
+        """The same batch, one round on."""
+        tiers = self._graphs.tiers.of_size(flight.num_slots)
+        if self._planner is None or flight.places is None:
+            launched = self._graphs.at(flight.form, tiers[-1]).launch()
+            return replace(flight, launched=launched)
+        rows = [request.slot for request in flight.requests]
+        generations = [request.request_id + 1 for request in flight.requests]
+        plan = self._planner.plan(rows, generations, [self._width] * len(rows))
+        # The planner knows the tiers of other batch sizes as well.
+        holding = [t for t in tiers if plan.tier is not None and t.num_rows >= plan.tier]
+        captured = self._graphs.at(flight.form, [*holding, tiers[-1]][0])
+        round_, everything = captured.round, flight.num_slots * self._width
+        round_.inputs.budget.fill_(everything if plan.budget is None else plan.budget)
+        launched = captured.launch()
+        self._planner.publish(round_.schedule, flight.places, rows, generations)
+        return replace(flight, launched=launched)

@@ -1,0 +1,272 @@
+"""One verify round at a tier, from inputs at fixed addresses to a record at fixed addresses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from specfast import ops
+from specfast.drafters.base import DeviceDrafter, DeviceDrafts, Drafter, DraftSlots
+from specfast.drafters.taps import TapRecorder, recording
+from specfast.engine.packed_record import RecordShape
+from specfast.engine.pool import PagedKvPool, PageTable
+from specfast.engine.round_form import RoundForm
+from specfast.engine.round_inputs import RoundInputs
+from specfast.engine.target import Target
+from specfast.engine.verified_round import VerifiedRound
+from specfast.engine.verify_tiers import VerifyTier
+from specfast.engine.window_attention import WindowAttention
+from specfast.planner import PlannerMode
+from specfast.records import FinishRules, TreeRecord, VerifySchedule, VerifyWindow
+from specfast.sampling import Proposal, SamplingRules
+
+
+@dataclass(frozen=True)
+class RoundPlace:
+    """Where rounds take place: what all tiers of an engine share."""
+
+    target: Target
+    pool: PagedKvPool
+    page_table: PageTable
+    recorder: TapRecorder | None
+    attention_workspace: Tensor | None
+    drafter: Drafter
+    plan_mode: PlannerMode
+    context_len: int
+    width: int
+
+
+class TierRound:
+    """Draft, layout, target, accept, relocation and the next inputs, on the device alone.
+
+    :meth:`run` reads ``inputs`` and the KV pool and writes the pool and the tensors below, all of
+    which stay where they are: it can be captured once and replayed. It allocates nothing that has
+    to outlive it.
+
+    packed : int32     rows that accept looked at [B], rows that the target read [B], the record;
+                       valid until the next run
+    record : views of it
+    schedule : survivals and lengths, where the drafter has confidences
+    taps : [B, N, W]   hidden states of the committed rows, in their order; what follows them
+                       repeats a row. None without a recorder, or before the first run
+    """
+
+    def __init__(
+        self, place: RoundPlace, tier: VerifyTier, form: RoundForm, inputs: RoundInputs
+    ) -> None:
+        self.inputs = inputs
+        self._place = place
+        self._tier = tier
+        self._form = form
+        device = place.target.device
+        slots, width = tier.num_requests, place.width
+        self._window = VerifyWindow.empty(slots, tier.num_rows, device, tokens_dtype=torch.int32)
+        self._tree = None
+        if form.tree:
+            self._tree = TreeRecord.empty(slots, width, device, tokens_dtype=torch.int32)
+        self.schedule = VerifySchedule.empty(slots, width - 1, device)
+        self._shape = RecordShape(slots, width, tier.num_rows, form.logprobs is not None)
+        size = 2 * slots + self._shape.num_elements
+        self.packed = torch.empty(size, dtype=torch.int32, device=device)
+        self.record = self._shape.unpack(self.packed[2 * slots :])
+        self.taps: Tensor | None = None
+        self._finish = FinishRules(
+            stop_token_ids=inputs.stop_token_ids,
+            max_tokens_left=inputs.max_tokens_left,
+            min_tokens_left=inputs.min_tokens_left,
+        )
+        self._sampling = SamplingRules(inputs.temperature, inputs.seeds)
+        if form.rule == "filtered":
+            self._sampling = replace(
+                self._sampling, top_k=inputs.top_k, top_p=inputs.top_p, min_p=inputs.min_p
+            )
+
+    @property
+    def num_rows(self) -> int:
+        """Of the target's forward, padding included."""
+        return self._tier.num_rows
+
+    def run(self) -> None:
+        place, inputs, record = self._place, self.inputs, self.record
+        slots = self._draft_slots()
+        drafts = self._draft(slots)
+        accept_lens = self._lay_out(self._plan(drafts))
+        tree_mask = self._lay_out_tree()
+        attention = WindowAttention(
+            place.pool,
+            self._window,
+            place.page_table.pages,
+            inputs.page_table_rows,
+            inputs.prefix_lens,
+            place.width,
+            place.attention_workspace,
+            tree_mask,
+        )
+        with recording(place.recorder):
+            logits = place.target.forward(self._window.input_ids, self._positions(), attention)
+        self._accept(logits, accept_lens, drafts.proposal)
+        if self._tree is not None:
+            ops.relocate_kv(
+                place.pool.layout,
+                record.accept_index,
+                record.commit_lens,
+                out_cache_loc=self._window.out_cache_loc,
+                qo_indptr=self._window.qo_indptr,
+                status=record.status,
+                accumulate_status=True,
+            )
+        self._commit_taps()
+        if self._form.drafted == "device":
+            cast(DeviceDrafter, place.drafter).committed(slots, record, self.taps)
+        self._begin_next_round()
+
+    def unpack(self, packed: Tensor) -> VerifiedRound:
+        """The round, of all slots, from a copy of ``packed`` on the host."""
+        slots = self._tier.num_requests
+        accept_lens, window_lens = packed[: 2 * slots].view(2, slots).tolist()
+        record = self._shape.unpack(packed[2 * slots :])
+        taps = None
+        if self.taps is not None:
+            counts = record.commit_lens.tolist()
+            taps = [rows[:n] for rows, n in zip(self.taps, counts, strict=True)]
+        first_rows = VerifiedRound.of(record, window_lens).first_rows
+        return VerifiedRound(record, accept_lens, first_rows, taps)
+
+    def _draft_slots(self) -> DraftSlots:
+        inputs = self.inputs
+        return DraftSlots(
+            tokens=inputs.tokens,
+            verify_lens=inputs.verify_lens,
+            prefix_lens=inputs.prefix_lens,
+            slots=inputs.page_table_rows,
+            pages=self._place.page_table.pages,
+            page_size=self._place.pool.page_size,
+            sampling=self._sampling,
+            is_sampled=self._form.rule != "greedy",
+        )
+
+    def _draft(self, slots: DraftSlots) -> DeviceDrafts:
+        if self._form.drafted == "host":
+            return DeviceDrafts()
+        return cast(DeviceDrafter, self._place.drafter).draft(slots)
+
+    def _plan(self, drafts: DeviceDrafts) -> Tensor:
+        """Rows of each request that accept may look at."""
+        inputs = self.inputs
+        if drafts.confidence is None or self._place.plan_mode == "static":
+            return inputs.verify_lens
+        ops.schedule_verify_lens(
+            drafts.confidence,
+            inputs.budget,
+            form=drafts.confidence_form,
+            temperatures=drafts.temperatures,
+            max_lens=inputs.verify_lens,
+            anchors=inputs.tokens[:, 0].contiguous(),
+            # The tier is chosen: a row that is left out would only be padding.
+            epsilon=0.0,
+            out=self.schedule,
+        )
+        return self.schedule.verify_lens
+
+    def _lay_out(self, verify_lens: Tensor) -> Tensor:
+        """Lay the target's rows out; returns how many of them accept may look at."""
+        place, inputs, window = self._place, self.inputs, self._window
+        slots = self._tier.num_requests
+        accept_lens, window_lens = self.packed[:slots], self.packed[slots : 2 * slots]
+        capped = place.plan_mode == "cap-accept"
+        ops.build_verify_window(
+            inputs.tokens,
+            inputs.prefix_lens,
+            place.page_table.pages,
+            num_rows=self._tier.num_rows,
+            page_size=place.pool.page_size,
+            verify_lens=inputs.verify_lens if capped else verify_lens,
+            page_table_rows=inputs.page_table_rows,
+            context_len=place.context_len,
+            vocab_size=place.target.vocab_size,
+            padding_slot=place.pool.padding_slot,
+            out=window,
+        )
+        window_lens.copy_(window.verify_lens)
+        if capped:
+            torch.minimum(window.verify_lens, verify_lens, out=accept_lens)
+        else:
+            accept_lens.copy_(window.verify_lens)
+        return accept_lens
+
+    def _lay_out_tree(self) -> Tensor | None:
+        """The window's mask."""
+        if self._tree is None:
+            return None
+        inputs = self.inputs
+        ops.tree_from_parents(
+            inputs.tokens,
+            inputs.parents,
+            inputs.prefix_lens,
+            verify_lens=self._window.verify_lens,
+            out=self._tree,
+        )
+        return self._tree.mask
+
+    def _positions(self) -> Tensor:
+        if self._tree is None:
+            return self._window.positions
+        node = self._window.window_index.clamp(min=0)
+        return self._tree.positions.flatten().index_select(0, node)
+
+    def _accept(self, logits: Tensor, accept_lens: Tensor, proposal: Proposal | None) -> None:
+        inputs, window, tree, record = self.inputs, self._window, self._tree, self.record
+        record.status.copy_(window.status)
+        if tree is None:
+            accept = partial(ops.accept_chain, inputs.tokens, inputs.prefix_lens)
+        else:
+            record.status.bitwise_or_(tree.status)
+            accept = partial(
+                ops.accept_tree,
+                inputs.tokens,
+                tree.retrieve_next_token,
+                tree.retrieve_next_sibling,
+                inputs.prefix_lens,
+                width=self._place.width,
+            )
+        accept = partial(
+            accept,
+            target_logits=logits,
+            qo_indptr=window.qo_indptr,
+            verify_lens=accept_lens,
+            finish=self._finish,
+            out_cache_loc=window.out_cache_loc,
+            out=record,
+            accumulate_status=True,
+        )
+        if self._form.rule == "greedy":
+            accept()
+            return
+        accept = partial(accept, sampling=self._sampling, logprobs=self._form.logprobs)
+        if proposal is None:
+            accept(rule="target_only")
+        else:
+            accept(rule="rejection", proposal=proposal)
+
+    def _commit_taps(self) -> None:
+        recorder = self._place.recorder
+        if recorder is None:
+            return
+        taps = recorder.taps()[0]
+        slots, width = self.record.accept_index.shape
+        if self.taps is None:
+            self.taps = taps.new_empty(slots, width, taps.shape[1])
+        rows = self.record.accept_index.clamp(min=0).flatten()
+        torch.index_select(taps, 0, rows, out=self.taps.view(slots * width, -1))
+
+    def _begin_next_round(self) -> None:
+        """What the same requests need in the round after this, if nobody joins or leaves."""
+        inputs, record = self.inputs, self.record
+        inputs.prefix_lens.copy_(record.new_seq_lens)
+        inputs.tokens[:, 0].copy_(record.next_anchor)
+        inputs.max_tokens_left.sub_(record.commit_lens)
+        inputs.min_tokens_left.sub_(record.commit_lens).clamp_(min=0)

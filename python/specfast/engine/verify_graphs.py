@@ -1,0 +1,221 @@
+"""Verify rounds as CUDA Graphs: captured once per tier and form, replayed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specfast.drafters.base import DraftBatch, Drafter
+from specfast.drafters.taps import TapRecorder
+from specfast.engine.pool import PagedKvPool, PageTable
+from specfast.engine.requests import Request
+from specfast.engine.round_form import RoundForm, why_eager
+from specfast.engine.round_inputs import RoundInputs
+from specfast.engine.target import Target
+from specfast.engine.tier_round import RoundPlace, TierRound
+from specfast.engine.verified_round import VerifiedRound
+from specfast.engine.verify_tiers import VerifyTier, VerifyTiers
+from specfast.engine.window_attention import attention_workspace, unsupported_attention
+from specfast.planner import PlannerMode
+
+_logger = logging.getLogger(__name__)
+
+
+# Rows of a request that ``ops.verify_attention`` takes.
+MAX_ROWS = 128
+# A round's record is read at the latest after the next round was launched.
+_RECORDS_IN_FLIGHT = 2
+
+
+class CapturedRound:
+    """A round at a tier, its graph (None: it runs kernel by kernel), its records on the host."""
+
+    def __init__(self, round_: TierRound, graph: torch.cuda.CUDAGraph | None, on_gpu: bool) -> None:
+        self.round = round_
+        self._graph = graph
+        self._on_gpu = on_gpu
+        self._on_host = [
+            torch.empty(round_.packed.shape, dtype=torch.int32, pin_memory=on_gpu)
+            for _ in range(_RECORDS_IN_FLIGHT)
+        ]
+        self._num_launches = 0
+
+    def replay(self) -> None:
+        """Run the round; its record stays on the device."""
+        if self._graph is None:
+            self.round.run()
+        else:
+            self._graph.replay()
+
+    def launch(self) -> LaunchedRound:
+        """Run the round, and start the copy of its record."""
+        on_host = self._on_host[self._num_launches % _RECORDS_IN_FLIGHT]
+        self._num_launches += 1
+        self.replay()
+        on_host.copy_(self.round.packed, non_blocking=True)
+        event = None
+        if self._on_gpu:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+        return LaunchedRound(self.round, on_host, event)
+
+
+@dataclass(frozen=True)
+class LaunchedRound:
+    """A round that is under way; its record can be read until the next but one is launched."""
+
+    round: TierRound
+    on_host: Tensor
+    event: torch.cuda.Event | None
+
+    def read(self) -> VerifiedRound:
+        """Wait for the round to end; all slots of its tier."""
+        if self.event is not None:
+            self.event.synchronize()
+        return self.round.unpack(self.on_host)
+
+
+class VerifyGraphs:
+    """Verify rounds padded to tiers, on a GPU as one replay each.
+
+    One graph holds a whole round: rows and trees, the target's forward, accept with truncation, the
+    relocation of KV, the hidden states of committed rows, and what the next round starts from. Its
+    inputs come in one copy, its record goes in one.
+
+    A form of rounds (chains or trees, greedy or sampled ...) is captured when it is first met or
+    when :meth:`capture` is called, for all tiers, the largest first, so that the smaller ones find
+    room in its memory pool. What no graph holds runs eagerly, and the reason is logged once.
+
+    Lifetimes: a tier's tensors keep their addresses until the object ends; the record of a round
+    and its taps are good until the next round of the tier, or, on the host, the next but one.
+
+    Raises
+    ------
+    ValueError
+        Tiers to be captured for a target on a CPU; a target whose attention
+        ``ops.verify_attention`` does not know.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        pool: PagedKvPool,
+        page_table: PageTable,
+        tiers: VerifyTiers,
+        *,
+        drafter: Drafter,
+        context_len: int,
+        recorder: TapRecorder | None = None,
+        plan_mode: PlannerMode = "static",
+    ) -> None:
+        why_not = unsupported_attention(target)
+        if why_not is not None:
+            raise ValueError(f"rounds of this target cannot be padded to tiers: it has {why_not}")
+        if tiers.width > MAX_ROWS:
+            raise ValueError(
+                f"expected tiers of at most {MAX_ROWS} rows per request, got {tiers.width}"
+            )
+        self.tiers = tiers
+        self.device = target.device
+        self._on_gpu = target.device.type == "cuda"
+        self._captures = self._on_gpu if tiers.capture is None else tiers.capture
+        if self._captures and not self._on_gpu:
+            raise ValueError(
+                f"expected a target on a GPU to capture its rounds, got one on {target.device}"
+            )
+        self._place = RoundPlace(
+            target=target,
+            pool=pool,
+            page_table=page_table,
+            recorder=recorder,
+            attention_workspace=attention_workspace(
+                target, tiers, context_len, pool.num_pages * pool.page_size
+            ),
+            drafter=drafter,
+            plan_mode=plan_mode,
+            context_len=context_len,
+            width=tiers.width,
+        )
+        self._memory_pool = torch.cuda.graph_pool_handle() if self._captures else None
+        self._inputs = {
+            size: RoundInputs(size, tiers.width, target.device)
+            for size in {tier.num_requests for tier in tiers.tiers}
+        }
+        self._rounds: dict[RoundForm, dict[VerifyTier, CapturedRound]] = {}
+        self._logged: set[str] = set()
+
+    def tier_of(
+        self, requests: Sequence[Request], draft: DraftBatch | None, num_rows: int
+    ) -> VerifyTier | None:
+        """The tier that a round will run at; None, and the reason logged, if it runs eagerly."""
+        reason = why_eager(requests, draft)
+        width = 1 if draft is None else draft.tokens.shape[1]
+        if reason is None and width > self.tiers.width:
+            reason = f"drafts have {width} rows, and tiers {self.tiers.width} per request"
+        tier = self.tiers.holding(len(requests), num_rows)
+        if reason is None and tier is None:
+            reason = f"no tier holds {len(requests)} requests of {num_rows} rows"
+        if reason is None:
+            return tier
+        if reason not in self._logged:
+            self._logged.add(reason)
+            _logger.info("a round runs eagerly: %s", reason)
+        return None
+
+    def at(self, form: RoundForm, tier: VerifyTier) -> CapturedRound:
+        """A round of ``form`` at ``tier``; those of one batch size share their inputs."""
+        if form not in self._rounds:
+            self.capture(form)
+        return self._rounds[form][tier]
+
+    def load(
+        self,
+        requests: Sequence[Request],
+        draft: DraftBatch | None,
+        verify_lens: Sequence[int],
+        tier: VerifyTier,
+    ) -> CapturedRound:
+        """Make a round at ``tier`` ready to be launched."""
+        captured = self.at(RoundForm.of(requests, draft), tier)
+        self._place.page_table.flush()
+        captured.round.inputs.load(requests, draft, verify_lens)
+        return captured
+
+    def verify(
+        self, requests: Sequence[Request], draft: DraftBatch, verify_lens: Sequence[int]
+    ) -> VerifiedRound | None:
+        """Run a round at the smallest tier that holds it; None if it has to run eagerly."""
+        tier = self.tier_of(requests, draft, sum(verify_lens))
+        if tier is None:
+            return None
+        launched = self.load(requests, draft, verify_lens, tier).launch()
+        return launched.read().of_slots(range(len(requests)))
+
+    @torch.inference_mode()
+    def capture(self, form: RoundForm) -> None:
+        """Make the rounds of ``form`` for every tier."""
+        rounds = {}
+        for tier in reversed(self.tiers.tiers):
+            inputs = self._inputs[tier.num_requests]
+            rounds[tier] = self._capture(TierRound(self._place, tier, form, inputs))
+        self._rounds[form] = rounds
+
+    def _capture(self, round_: TierRound) -> CapturedRound:
+        if not self._captures:
+            return CapturedRound(round_, None, self._on_gpu)
+        # With padded slots alone a run touches no request. The first ones load kernels.
+        round_.inputs.clear()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                round_.run()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._memory_pool):
+            round_.run()
+        return CapturedRound(round_, graph, self._on_gpu)

@@ -1,0 +1,95 @@
+"""Attention of verify rounds by ``ops.verify_attention``: lengths and pages stay on the device."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from specfast import ops
+from specfast.engine.pool import PagedKvPool
+from specfast.engine.target import Target
+from specfast.engine.verify_tiers import VerifyTiers
+from specfast.records import VerifyWindow
+
+
+class WindowAttention:
+    """Attention of the rows of a ``VerifyWindow`` over a ``PagedKvPool``.
+
+    A row sees the committed prefix of its request and, of the window, the nodes that
+    ``window_mask`` allows ("bits" of a ``TreeRecord``); without one the window is a chain. Nothing
+    here waits for the device or depends on a length, so one capture serves every round.
+
+    pages : int32 [P, num_pages]      of the page table
+    page_table_rows : int32 [B]       its rows
+    prefix_lens : int32 [B]
+    max_rows : int                    of a request
+    workspace : of ``ops.verify_attention_workspace``
+    """
+
+    def __init__(
+        self,
+        pool: PagedKvPool,
+        window: VerifyWindow,
+        pages: Tensor,
+        page_table_rows: Tensor,
+        prefix_lens: Tensor,
+        max_rows: int,
+        workspace: Tensor | None,
+        window_mask: Tensor | None = None,
+    ) -> None:
+        self._pool = pool
+        self._attention = partial(
+            ops.verify_attention,
+            page_table=pages,
+            page_table_rows=page_table_rows,
+            prefix_lens=prefix_lens,
+            page_size=pool.page_size,
+            qo_indptr=window.qo_indptr,
+            window_mask=window_mask,
+            max_rows=max_rows,
+            workspace=workspace,
+        )
+        self._write_slots = window.out_cache_loc.long()
+
+    def attend(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float | None,
+        options: dict[str, Any],
+    ) -> Tensor:
+        layer = cast(int, module.layer_idx)
+        keys, values = self._pool.keys[layer], self._pool.values[layer]
+        keys.index_copy_(0, self._write_slots, key[0].transpose(0, 1))
+        values.index_copy_(0, self._write_slots, value[0].transpose(0, 1))
+        out = self._attention(query[0].transpose(0, 1), keys, values, scale=scale)
+        return out[None]
+
+
+def unsupported_attention(target: Target) -> str | None:
+    """Why ``ops.verify_attention`` cannot serve this target; None if it can."""
+    for shape in target.kv_shapes:
+        if shape.key_dim != shape.value_dim:
+            return f"keys of width {shape.key_dim} and values of width {shape.value_dim}"
+    return None
+
+
+def attention_workspace(
+    target: Target, tiers: VerifyTiers, context_len: int, pool_tokens: int
+) -> Tensor | None:
+    """One for the layers of all tiers: they run one after the other."""
+    batch_size = max(tier.num_requests for tier in tiers.tiers)
+    shape = target.kv_shapes[0]
+    return ops.verify_attention_workspace(
+        batch_size,
+        tiers.width,
+        target.num_query_heads,
+        shape.num_heads,
+        shape.key_dim,
+        min(context_len, -(-pool_tokens // batch_size)),
+        target.device,
+    )

@@ -1,0 +1,282 @@
+"""Rounds launched before the one before is read give what rounds one by one give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from engine.drafters import OracleDrafter
+from engine.models import CONTEXT, plain_greedy, random_prompt, tiny_model
+from engine.test_verify_graphs import model_on, texts
+from specfast import FinishReason, SamplingParams
+from specfast.drafters import DeviceDrafter, DeviceDrafts, DraftRequest, DraftSlots, PlainDecoding
+from specfast.engine import Engine, VerifyTiers
+from specfast.engine.run_ahead import RunAhead
+from specfast.engine.verify_graphs import CapturedRound, LaunchedRound
+from specfast.planner import PlannerMode, Planning, SpsTable, TierRates
+from specfast.records import AcceptRecord
+from tiny_tokenizer import make_tokenizer
+
+WIDTH = 5
+PROMPTS = [random_prompt(length, seed=length) for length in (5, 17, 31)]
+
+
+class TableDrafter(OracleDrafter):
+    """Drafts what stands in a table on the device; every third position is wrong there.
+
+    With ``sure``, it knows which, and says so.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[Sequence[int]],
+        num_slots: int,
+        device: str,
+        sure: float | None = None,
+    ) -> None:
+        super().__init__(texts)
+        self._sure = sure
+        size = CONTEXT + WIDTH
+        self._table = torch.zeros(num_slots, size, dtype=torch.int32, device=device)
+        self.begun: list[list[int]] = []
+
+    def begin(self, requests: Sequence[DraftRequest]) -> None:
+        self.begun.append([request.request_id for request in requests])
+        for request in requests:
+            prompt = request.token_ids
+            (text,) = [t for t in self._texts if t[: len(prompt)] == prompt[: len(t)]]
+            row = torch.tensor(text, dtype=torch.int32)
+            row[::3] = (row[::3] + 1) % 7
+            self._table[request.slot, : len(row)] = row.to(self._table.device)
+
+    def draft(self, slots: DraftSlots) -> DeviceDrafts:
+        steps = torch.arange(1, slots.tokens.shape[1], device=slots.tokens.device)
+        at = (slots.prefix_lens[:, None] + steps).clamp(max=self._table.shape[1] - 1)
+        rows = self._table.index_select(0, slots.slots)
+        slots.tokens[:, 1:].copy_(rows.gather(1, at))
+        if self._sure is None:
+            return DeviceDrafts()
+        right = (at % 3 != 0).float() * self._sure
+        return DeviceDrafts(confidence=right.cumprod(1) + 0.0, confidence_form="survival")
+
+    def committed(self, slots: DraftSlots, record: AcceptRecord, taps: object) -> None:
+        pass
+
+
+@pytest.fixture(params=["padded", "captured"])
+def sizes(request: pytest.FixtureRequest, device: str) -> VerifyTiers:
+    if request.param == "captured" and device == "cpu":
+        pytest.skip("graphs are captured on GPUs")
+    return VerifyTiers([1, 2, 4], WIDTH, capture=request.param == "captured")
+
+
+class Launches:
+    """Counts rounds that were launched while another was in flight."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ahead, self.landed = 0, 0
+        advance, land = RunAhead.advance, RunAhead.land
+
+        def counted(ahead: RunAhead, requests: Any) -> Any:
+            self.ahead += ahead.in_flight
+            return advance(ahead, requests)
+
+        def counted_landing(ahead: RunAhead, requests: Any) -> Any:
+            self.landed += 1
+            return land(ahead, requests)
+
+        monkeypatch.setattr(RunAhead, "advance", counted)
+        monkeypatch.setattr(RunAhead, "land", counted_landing)
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
+    return Launches(monkeypatch)
+
+
+def oracle(
+    prompts: list[list[int]], plain: list[list[int]], device: str, sure: float | None = None
+) -> TableDrafter:
+    return TableDrafter([p + t for p, t in zip(prompts, plain, strict=True)], 4, device, sure)
+
+
+def test_what_drafts_on_the_device() -> None:
+    assert isinstance(PlainDecoding(), DeviceDrafter)
+    assert not isinstance(OracleDrafter([]), DeviceDrafter)
+
+
+def test_plain_decoding(sizes: VerifyTiers, device: str, launches: Launches) -> None:
+    model = model_on(device)
+    plain = [plain_greedy(model, prompt, 20) for prompt in PROMPTS]
+    engine = Engine(model, max_batch_size=4, verify_width=WIDTH, page_size=4, tiers=sizes)
+    generations = engine.generate(PROMPTS, SamplingParams(max_new_tokens=20))
+    assert texts(generations) == plain
+    assert all(len(output.token_ids) == 1 for g in generations for output in g.rounds)
+    assert launches.ahead >= 15
+    assert engine.pool.num_free_pages == engine.pool.num_pages
+
+
+def test_drafts_of_the_device(sizes: VerifyTiers, device: str, launches: Launches) -> None:
+    model = model_on(device)
+    plain = [plain_greedy(model, prompt, 40) for prompt in PROMPTS]
+    drafter = oracle(PROMPTS, plain, device)
+    engine = Engine(model, drafter, max_batch_size=4, verify_width=WIDTH, page_size=4, tiers=sizes)
+    generations = engine.generate(PROMPTS, SamplingParams(max_new_tokens=40))
+    assert texts(generations) == plain
+    rounds = [output for g in generations for output in g.rounds[1:]]
+    assert sum(output.num_accepted for output in rounds) > 40
+    assert {output.num_proposed for output in rounds} == {WIDTH - 1}
+    # Three requests, one after the other, join; then all fly together until the first ends.
+    assert launches.ahead >= 8
+    assert engine.pool.num_free_pages == engine.pool.num_pages
+
+
+def test_sampled_texts_are_those_of_rounds_one_by_one(
+    sizes: VerifyTiers, device: str, launches: Launches
+) -> None:
+    model = model_on(device)
+    params = SamplingParams(
+        max_new_tokens=30, temperature=0.9, top_p=0.9, seed=4, min_new_tokens=8,
+        stop_token_ids=(1, 2, 3, 4, 5, 6),
+    )  # fmt: skip
+
+    def run(**options: Any) -> list[list[int]]:
+        engine = Engine(model, max_batch_size=4, verify_width=WIDTH, **options)
+        return texts(engine.generate(PROMPTS, params))
+
+    assert run(tiers=VerifyTiers([4], WIDTH, capture=sizes.capture)) == run()
+    assert launches.ahead > 0
+
+
+def test_requests_join_leave_and_stop(sizes: VerifyTiers, device: str, launches: Launches) -> None:
+    prompts = [random_prompt(length, seed=length) for length in (3, 9, 14, 20, 26)]
+    limits = [1, 25, 8, 24, 13]
+    model = model_on(device)
+    plain = [plain_greedy(model, p, n) for p, n in zip(prompts, limits, strict=True)]
+    drafter = oracle(prompts, plain, device)
+    engine = Engine(model, drafter, max_batch_size=3, verify_width=WIDTH, page_size=2, tiers=sizes)
+    emitted: dict[int, list[int]] = {}
+    pending = list(zip(prompts, limits, strict=True))
+    order = []
+    steps = 0
+    while pending or engine.has_unfinished:
+        if pending and steps % 3 == 0:
+            prompt, limit = pending.pop(0)
+            order.append(engine.add_request(prompt, SamplingParams(max_new_tokens=limit)))
+        for output in engine.step():
+            emitted.setdefault(output.request_id, []).extend(output.token_ids)
+        steps += 1
+    assert [emitted[i] for i in order] == plain
+    assert launches.ahead > 0
+    assert launches.landed > 0
+    assert engine.pool.num_free_pages == engine.pool.num_pages
+
+
+def test_a_stop_string_ends_a_request_that_is_one_round_ahead(
+    sizes: VerifyTiers, device: str, launches: Launches
+) -> None:
+    model = model_on(device)
+    tokenizer = make_tokenizer()
+    plain = [plain_greedy(model, prompt, 20) for prompt in PROMPTS]
+    word = tokenizer.decode([plain[0][9]])
+    params = [SamplingParams(max_new_tokens=20, stop=(word,)), SamplingParams(max_new_tokens=20)]
+
+    def run(tiers: VerifyTiers | None) -> dict[int, tuple[list[int], FinishReason]]:
+        engine = Engine(
+            model, max_batch_size=4, verify_width=WIDTH, page_size=2, tokenizer=tokenizer,
+            tiers=tiers,
+        )  # fmt: skip
+        ids = [engine.add_request(PROMPTS[i], p) for i, p in enumerate(params)]
+        done: dict[int, tuple[list[int], FinishReason]] = {i: ([], FinishReason(0)) for i in ids}
+        while engine.has_unfinished:
+            for output in engine.step():
+                tokens = done[output.request_id][0] + output.token_ids
+                done[output.request_id] = (tokens, output.finish_reason)
+        assert engine.pool.num_free_pages == engine.pool.num_pages
+        return done
+
+    one_by_one = run(None)
+    assert one_by_one[0][1] is FinishReason.STOP
+    assert run(sizes) == one_by_one
+    assert launches.ahead > 0
+
+
+def test_the_end_of_the_context(sizes: VerifyTiers, device: str) -> None:
+    model = model_on(device)
+    prompt = random_prompt(CONTEXT - 12, seed=3)
+    plain = plain_greedy(model, prompt, 12)
+    drafter = oracle([prompt], [plain], device)
+    engine = Engine(model, drafter, verify_width=WIDTH, page_size=4, tiers=sizes)
+    (generation,) = engine.generate([prompt], SamplingParams(max_new_tokens=99))
+    assert generation.token_ids == plain
+    assert generation.finish_reason is FinishReason.LENGTH
+    assert engine.pool.num_free_pages == engine.pool.num_pages
+
+
+def test_a_round_that_no_graph_holds_waits_for_the_flight(
+    sizes: VerifyTiers, device: str, launches: Launches
+) -> None:
+    model = model_on(device)
+    plain = [plain_greedy(model, prompt, 30) for prompt in PROMPTS]
+    engine = Engine(model, max_batch_size=4, verify_width=WIDTH, tiers=sizes)
+    first = engine.add_request(PROMPTS[0], SamplingParams(max_new_tokens=30))
+    emitted: dict[int, list[int]] = {first: []}
+    for _ in range(6):
+        for output in engine.step():
+            emitted[output.request_id] += output.token_ids
+    penalised = SamplingParams(max_new_tokens=5, presence_penalty=1e-6)
+    emitted[engine.add_request(PROMPTS[1], penalised)] = []
+    while engine.has_unfinished:
+        for output in engine.step():
+            emitted[output.request_id] += output.token_ids
+    assert emitted[first] == plain[0]
+    assert launches.landed == 1
+
+
+@pytest.mark.parametrize("mode", ["static", "cap-accept", "compact"])
+def test_planned_rounds(
+    mode: PlannerMode, sizes: VerifyTiers, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows cost so much that only drafts that are sure to be right are worth one."""
+    model = model_on(device)
+    plain = [plain_greedy(model, prompt, 40) for prompt in PROMPTS]
+    tiers = VerifyTiers([4], WIDTH, (4, 8, 12), capture=sizes.capture)
+    rows = [tier.num_rows for tier in tiers.tiers]
+    cost = TierRates(tuple(rows), tuple(1 / (1 + row) for row in rows))
+    table = SpsTable("card", "model", "backend", "commit", tuple(rows), cost)
+    used: list[int] = []
+    launch = CapturedRound.launch
+
+    def noted(captured: CapturedRound) -> LaunchedRound:
+        used.append(captured.round.num_rows)
+        return launch(captured)
+
+    monkeypatch.setattr(CapturedRound, "launch", noted)
+    engine = Engine(
+        model,
+        oracle(PROMPTS, plain, device, sure=0.95),
+        max_batch_size=4,
+        verify_width=WIDTH,
+        tiers=tiers,
+        planning=Planning(mode, table),
+    )
+    generations = engine.generate(PROMPTS, SamplingParams(max_new_tokens=40))
+    assert texts(generations) == plain
+    rounds = [output for g in generations for output in g.rounds[1:]]
+    proposed = sum(output.num_proposed for output in rounds)
+    accepted = sum(output.num_accepted for output in rounds)
+    assert accepted > 30
+    if mode == "static":
+        assert {output.num_proposed for output in rounds} == {WIDTH - 1}
+    else:
+        # Half of the drafts that stand behind a wrong one are no longer verified.
+        assert proposed < 2.5 * accepted
+    assert (min(used) < 4 * WIDTH) == (mode == "compact")
+    assert engine.pool.num_free_pages == engine.pool.num_pages
+
+
+def test_tiers_wider_than_the_engine_are_refused() -> None:
+    with pytest.raises(ValueError, match="at most verify_width = 4 rows per request, got 5"):
+        Engine(tiny_model(), verify_width=4, tiers=VerifyTiers([1], 5))
