@@ -37,7 +37,18 @@ def read(path: Path) -> dict[str, Any]:
     return report
 
 
-@pytest.mark.parametrize("options", [(), ("--tree",), ("--drafter", "none"), ("--page-size", "1")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--tree",),
+        ("--drafter", "none"),
+        ("--page-size", "1"),
+        ("--graphs", "padded"),
+        ("--graphs", "padded", "--tree", "--tiers", "4"),
+        ("--graphs", "padded", "--drafter", "none", "--tiers", "1,3"),
+    ],
+)
 def test_checked_run_with_a_result_file(
     model_path: Path, prompt_file: Path, tmp_path: Path, options: tuple[str, ...], device: str
 ) -> None:
@@ -158,6 +169,15 @@ def test_the_check_in_bf16_fails_for_a_broken_engine(
         (("hash", "--model", __file__), "is a file; expected a directory"),
         (("hash", "--json", "/absent/out.json"), "the directory /absent does not exist"),
         (("hash", "--json", "n" * 300), "File name too long"),
+        (("hash", "--graphs", "on"), "--graphs on needs a GPU, and the device is cpu"),
+        (("hash", "--tiers", "4"), "--tiers are for --graphs on or padded"),
+        (("hash", "--tiers", "a"), "--tiers takes numbers separated by commas, got 'a'"),
+        (("hash", "--tiers", "0"), "--tiers must be 1 or more, got '0'"),
+        (("hash", "hash", "--graphs", "padded", "--tiers", "1"), "the batch of 2 prompts, got 1"),
+        (
+            ("hash", "--graphs", "padded", "--verify-width", "200"),
+            "--graphs padded cannot be used: 200 rows per request; at most 128 are known",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(

@@ -11,6 +11,7 @@ from rich.progress import Progress
 
 from specfast.cli.decoding import Decoding, OnRound, decode
 from specfast.cli.errors import CliError
+from specfast.cli.options import GraphMode
 from specfast.cli.target import TargetModel
 from specfast.drafters import (
     Drafter,
@@ -20,7 +21,10 @@ from specfast.drafters import (
     TrainedDrafter,
     load_drafter,
 )
-from specfast.engine import Engine, RoundOutput
+from specfast.engine import Engine, RoundOutput, VerifyTiers
+from specfast.engine.target import Target
+from specfast.engine.verify_graphs import MAX_ROWS
+from specfast.engine.window_attention import unsupported_attention
 from specfast.sampling_params import SamplingParams
 
 DRAFTERS = ("ngram", "none")
@@ -29,7 +33,11 @@ WARM_UP_TOKENS = 4
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How the engines of one command are made; ``drafter``: one of DRAFTERS, or a directory."""
+    """How the engines of one command are made.
+
+    drafter : one of DRAFTERS, or a directory
+    tiers : batch sizes that rounds are padded to; None: powers of two up to the batch
+    """
 
     drafter: str
     tree: bool
@@ -37,6 +45,8 @@ class EngineOptions:
     page_size: int
     max_batch_size: int
     check_invariants: bool
+    graphs: GraphMode = GraphMode.OFF
+    tiers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.drafter not in DRAFTERS and not Path(self.drafter).is_dir():
@@ -67,6 +77,12 @@ def make_drafter(target: TargetModel, options: EngineOptions) -> Drafter | None:
     except DrafterError as error:
         raise CliError(str(error)) from error
     return TrainedDrafter(loaded, num_drafts)
+
+
+def check_graphs(target: TargetModel, options: EngineOptions, num_prompts: int) -> None:
+    """Refuse graphs or tiers that cannot be had, before anything is printed."""
+    batch_size = min(options.max_batch_size, num_prompts)
+    _tiers(target, options, batch_size, options.verify_width)
 
 
 def run_speculative(
@@ -107,20 +123,49 @@ def warm_engine(
     params: SamplingParams,
 ) -> Engine:
     """An engine with room for ``prompts`` that has decoded a few tokens of the first."""
+    batch_size = min(options.max_batch_size, len(prompts))
     engine = Engine(
         target.model,
         drafter,
-        max_batch_size=min(options.max_batch_size, len(prompts)),
+        max_batch_size=batch_size,
         page_size=options.page_size,
         num_pages=_num_pages(target, options, prompts, params),
         verify_width=options.verify_width,
         tokenizer=target.tokenizer,
+        tiers=_tiers(target, options, batch_size, 1 if drafter is None else options.verify_width),
         check_invariants=options.check_invariants,
     )
     # What happens once per process or per engine is no decoding speed.
     short = min(params.max_new_tokens, WARM_UP_TOKENS)
     decode(engine, prompts[:1], replace(params, max_new_tokens=short, min_new_tokens=0))
     return engine
+
+
+def _tiers(
+    target: TargetModel, options: EngineOptions, batch_size: int, width: int
+) -> VerifyTiers | None:
+    on_gpu = target.device.type == "cuda"
+    if options.graphs is GraphMode.OFF or (options.graphs is GraphMode.AUTO and not on_gpu):
+        if options.tiers is not None:
+            raise CliError("--tiers are for --graphs on or padded")
+        return None
+    if options.graphs is GraphMode.ON and not on_gpu:
+        raise CliError(f"--graphs on needs a GPU, and the device is {target.device.type}")
+    why_not = unsupported_attention(Target(target.model))
+    if options.verify_width > MAX_ROWS:
+        why_not = f"{options.verify_width} rows per request; at most {MAX_ROWS} are known"
+    if why_not is not None:
+        if options.graphs is GraphMode.AUTO:
+            return None
+        raise CliError(f"--graphs {options.graphs.value} cannot be used: {why_not}")
+    capture = options.graphs is not GraphMode.PADDED
+    if options.tiers is None:
+        return VerifyTiers.up_to(batch_size, width, capture=capture)
+    if options.tiers[-1] < batch_size:
+        raise CliError(
+            f"--tiers must hold the batch of {batch_size} prompts, got {options.tiers[-1]} at most"
+        )
+    return VerifyTiers(options.tiers, width, capture=capture)
 
 
 def _num_pages(

@@ -24,6 +24,8 @@ from specfast.cli.options import (
     DeviceOption,
     DrafterOption,
     DtypeOption,
+    GraphMode,
+    GraphsOption,
     IgnoreEosOption,
     JsonOption,
     MaxBatchSizeOption,
@@ -34,10 +36,12 @@ from specfast.cli.options import (
     RawOption,
     SeedOption,
     TemperatureOption,
+    TiersOption,
     TopKOption,
     TopPOption,
     TreeOption,
     VerifyWidthOption,
+    parsed_tiers,
     sampling_params,
 )
 from specfast.cli.prompts import read_prompt_file, tokenize
@@ -75,6 +79,8 @@ def evaluate(
     verify_width: VerifyWidthOption = 8,
     page_size: PageSizeOption = 16,
     max_batch_size: MaxBatchSizeOption = 8,
+    graphs: GraphsOption = GraphMode.AUTO,
+    tiers: TiersOption = None,
 ) -> int:
     """Decode prompts and say how much of the drafts the target accepts.
 
@@ -99,6 +105,8 @@ def evaluate(
         verify_width=verify_width,
         page_size=page_size,
         max_batch_size=max_batch_size,
+        graphs=graphs,
+        tiers=parsed_tiers(tiers),
         check_invariants=False,
     )
     texts = read_prompt_file(prompts)

@@ -11,13 +11,15 @@ from rich.console import Console
 from rich.progress import track
 
 from specfast.cli.decoding import Decoding
-from specfast.cli.engines import EngineOptions, run_plain, run_speculative
+from specfast.cli.engines import EngineOptions, check_graphs, run_plain, run_speculative
 from specfast.cli.errors import FAILED, CliError, ends_cleanly
 from specfast.cli.lossless import LosslessCheck, check_lossless
 from specfast.cli.options import (
     DeviceOption,
     DrafterOption,
     DtypeOption,
+    GraphMode,
+    GraphsOption,
     IgnoreEosOption,
     JsonOption,
     MaxBatchSizeOption,
@@ -28,10 +30,12 @@ from specfast.cli.options import (
     RawOption,
     SeedOption,
     TemperatureOption,
+    TiersOption,
     TopKOption,
     TopPOption,
     TreeOption,
     VerifyWidthOption,
+    parsed_tiers,
     sampling_params,
 )
 from specfast.cli.prompts import collect_prompts, tokenize
@@ -94,6 +98,8 @@ def generate(
     verify_width: VerifyWidthOption = 8,
     page_size: PageSizeOption = 16,
     max_batch_size: MaxBatchSizeOption = 8,
+    graphs: GraphsOption = GraphMode.AUTO,
+    tiers: TiersOption = None,
 ) -> int:
     """Decode PROMPT speculatively and compare with plain decoding.
 
@@ -132,6 +138,8 @@ def generate(
         verify_width=verify_width,
         page_size=page_size,
         max_batch_size=max_batch_size,
+        graphs=graphs,
+        tiers=parsed_tiers(tiers),
         check_invariants=check,
     )
     prompts = collect_prompts(prompt or [], prompt_file)
@@ -141,6 +149,7 @@ def generate(
     stdout = Console(highlight=False, markup=False)
     stderr = Console(stderr=True, highlight=False, markup=False)
     target = load_target(model, choose_device(device), dtype, stderr)
+    check_graphs(target, options, len(prompts))
     prompt_ids = [tokenize(p, target, raw=raw) for p in prompts]
     params = replace(params, eos_token_ids=target.eos_token_ids)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +29,31 @@ VerifyWidthOption = Annotated[
     int, typer.Option(min=2, max=1024, help="Rows per round: the anchor and its drafts.")
 ]
 MaxBatchSizeOption = Annotated[int, typer.Option(min=1, help="Prompts decoded at once.")]
+
+
+class GraphMode(str, Enum):
+    """Whether verify rounds are padded to tiers, and replayed as CUDA Graphs."""
+
+    AUTO = "auto"
+    ON = "on"
+    PADDED = "padded"
+    OFF = "off"
+
+
+GraphsOption = Annotated[
+    GraphMode,
+    typer.Option(
+        help="Replay rounds as CUDA Graphs. auto: where that is possible. padded: the same rounds "
+        "at the same sizes, kernel by kernel. off: each round at its own size."
+    ),
+]
+TiersOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Batch sizes that rounds are padded to, separated by commas.",
+        show_default="1, 2, 4 ... to the batch",
+    ),
+]
 MaxNewTokensOption = Annotated[int, typer.Option(min=1, help="Per prompt.")]
 TemperatureOption = Annotated[float, typer.Option(help="0: greedy.")]
 TopKOption = Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0: all.")]
@@ -50,3 +76,16 @@ def sampling_params(**options: Any) -> SamplingParams:
         return SamplingParams(**options)
     except ValueError as error:
         raise CliError(str(error)) from error
+
+
+def parsed_tiers(text: str | None) -> tuple[int, ...] | None:
+    """The numbers of ``--tiers``; None if it was not given."""
+    if text is None:
+        return None
+    try:
+        sizes = tuple(sorted({int(word) for word in text.split(",")}))
+    except ValueError:
+        raise CliError(f"--tiers takes numbers separated by commas, got {text!r}") from None
+    if sizes[0] < 1:
+        raise CliError(f"--tiers must be 1 or more, got {text!r}")
+    return sizes
