@@ -1,0 +1,1 @@
+"""The engine benchmark: ``python -m benchmarks.engine --help``."""
