@@ -61,6 +61,7 @@ def _measure(
     model: PreTrainedModel, options: argparse.Namespace, batch: int, context: int, output: int
 ) -> dict[str, Any]:
     vocab_size = model.config.vocab_size
+    ttft_ms = _ttft_ms(model, options, context)
     acceptance = options.acceptance
     width = len(acceptance) + 1
     drafter = PrescribedDrafter(acceptance, vocab_size, options.device)
@@ -71,6 +72,7 @@ def _measure(
     speedup = plain["tpot_us"] / speculative["tpot_us"]
     return {
         **_conditions(batch, context, output),
+        "ttft_ms": ttft_ms,
         "plain": plain,
         "speculative": speculative,
         "speedup": speedup,
@@ -139,6 +141,18 @@ def _decode(
     return result
 
 
+def _ttft_ms(model: PreTrainedModel, options: argparse.Namespace, context: int) -> float:
+    """From a prompt of so many tokens to its first token, alone; the better of two."""
+    pages = -(-(context + 2) // PAGE_SIZE)
+    engine = Engine(model, page_size=PAGE_SIZE, num_pages=pages, check_invariants=False)
+    times = []
+    for _ in range(2):
+        begin = time.perf_counter()
+        engine.generate([[1] * context], SamplingParams(max_new_tokens=1))
+        times.append(time.perf_counter() - begin)
+    return min(times) * 1e3
+
+
 def _launch_us(engine: Engine) -> float:
     """A round alone: replays of the flight's graph one behind the other, without a host between."""
     assert engine._ahead is not None
@@ -192,8 +206,8 @@ def _driver() -> str:
 def _print(console: Console, report: dict[str, Any]) -> None:
     console.print(", ".join(f"{k} {v}" for k, v in report["conditions"].items()) + "\n")
     table = Table(show_edge=False)
-    names = ("B", "context", "output", "tokens/round", "plain ms", "round ms", "launch ms")
-    for name in (*names, "turnaround µs", "tok/s", "speed-up", "of ideal"):
+    names = ("B", "context", "output", "TTFT ms", "tokens/round", "plain ms", "round ms")
+    for name in (*names, "launch ms", "turnaround µs", "tok/s", "speed-up", "of ideal"):
         table.add_column(name, justify="right")
     for r in report["results"]:
         head = [str(r[name]) for name in ("batch", "context", "output")]
@@ -204,6 +218,7 @@ def _print(console: Console, report: dict[str, Any]) -> None:
         profile = spec.get("profile")
         table.add_row(
             *head,
+            f"{r['ttft_ms']:.1f}",
             f"{spec['tokens_per_round']:.2f}",
             f"{plain['round_us'] / 1e3:.3f}",
             f"{spec['round_us'] / 1e3:.3f}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,33 +24,39 @@ _PARTS = {
 _WAITS = re.compile(r"Synchronize|cudaStreamWaitValue|cudaMemcpy$")
 
 
+Kernel = tuple[int, int, str, int]  # start and end in ns, name, launch
+
+
 @dataclass(frozen=True)
 class RoundProfile:
     """Medians over rounds, in microseconds, and counts per round.
 
+    phases : draft, layout (rows, trees, plan), verify (to the end of the target's last GEMM),
+             accept + commit (to the round's last kernel), between (to the next round's first)
     parts : time of kernels by what they do
-    gaps : between kernels of a round
-    turnaround : from the end of the target's last GEMM to the first kernel of the next round
+    turnaround : accept + commit + between
     launches, waits : calls of the host per round, by name
+    nodes : kernels of one round, by name
     """
 
     round: float
+    phases: dict[str, float]
     parts: dict[str, float]
-    gaps: float
     turnaround: float
     launches: dict[str, float]
     waits: dict[str, float]
-    kernels: int
+    nodes: dict[str, int]
 
 
 def profile_rounds(step: Callable[[], Any], num_rounds: int) -> RoundProfile | None:
-    """Profile ``step`` so many times; None where no kernel was seen (no CUPTI, no GPU)."""
+    """Profile ``step`` so many times; None where too few rounds were seen (no CUPTI, no graphs)."""
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as recorded:
         for _ in range(num_rounds):
             step()
         torch.cuda.synchronize()
-    kernels, calls = [], defaultdict(int)
+    kernels: list[Kernel] = []
+    calls: Counter[str] = Counter()
     for event in recorded.profiler.kineto_results.events():  # type: ignore[union-attr]
         name = event.name()
         if event.device_type() == torch.autograd.DeviceType.CUDA:
@@ -58,47 +64,53 @@ def profile_rounds(step: Callable[[], Any], num_rounds: int) -> RoundProfile | N
                 kernels.append((event.start_ns(), event.end_ns(), name, event.correlation_id()))
         elif name.startswith("cuda"):
             calls[name] += 1
-    kernels.sort()
     rounds = _rounds(kernels)
     if len(rounds) < 3:
         return None
-    spans, gaps, turnarounds = [], [], []
-    parts: dict[str, list[float]] = defaultdict(list)
-    for current, following in pairwise(rounds):
-        spans.append(following[0][0] - current[0][0])
-        busy = sum(end - start for start, end, _, _ in current)
-        gaps.append(max(0, current[-1][1] - current[0][0] - busy))
-        last_gemm = max((end for _, end, name, _ in current if _GEMM.search(name)), default=0)
-        turnarounds.append(following[0][0] - last_gemm)
-        totals: dict[str, float] = defaultdict(float)
-        for start, end, name, _ in current:
-            totals[_part(name)] += end - start
-        for part in {*_PARTS, "other"}:
-            parts[part].append(totals[part])
-    launches = {
-        n: c / num_rounds for n, c in sorted(calls.items()) if "Launch" in n or "Async" in n
-    }
-    waits = {n: c / num_rounds for n, c in sorted(calls.items()) if _WAITS.search(n)}
+    phases = [_phases(current, following) for current, following in pairwise(rounds)]
+    parts = [_parts_of(kernels) for kernels in rounds]
+    per_round = {name: count / num_rounds for name, count in sorted(calls.items())}
+    accept_and_commit = [p["accept + commit"] + p["between"] for p in phases]
     return RoundProfile(
-        round=median(spans) / 1e3,
-        parts={part: median(values) / 1e3 for part, values in sorted(parts.items())},
-        gaps=median(gaps) / 1e3,
-        turnaround=median(turnarounds) / 1e3,
-        launches=launches,
-        waits=waits,
-        kernels=round(median(len(r) for r in rounds)),
+        round=median(sum(p.values()) for p in phases),
+        phases={name: median(p[name] for p in phases) for name in phases[0]},
+        parts={name: median(p[name] for p in parts) for name in (*_PARTS, "other")},
+        turnaround=median(accept_and_commit),
+        launches={n: c for n, c in per_round.items() if "Launch" in n or "Async" in n},
+        waits={n: c for n, c in per_round.items() if _WAITS.search(n)},
+        nodes=dict(Counter(name[:100] for _, _, name, _ in rounds[0]).most_common()),
     )
 
 
-def _part(name: str) -> str:
-    return next((part for part, pattern in _PARTS.items() if pattern.search(name)), "other")
+def _phases(current: list[Kernel], following: list[Kernel]) -> dict[str, float]:
+    layout = [k for k in current if _PARTS["layout"].search(k[2])]
+    gemm_end = max((k[1] for k in current if _GEMM.search(k[2])), default=current[-1][1])
+    ends = {
+        "draft": layout[0][0] if layout else current[0][0],
+        "layout": layout[-1][1] if layout else current[0][0],
+        "verify": gemm_end,
+        "accept + commit": max(k[1] for k in current),
+        "between": following[0][0],
+    }
+    before, spans = current[0][0], {}
+    for name, end in ends.items():
+        spans[name] = (end - before) / 1e3
+        before = end
+    return spans
 
 
-def _rounds(kernels: list[tuple[int, int, str, int]]) -> list[list[tuple[int, int, str, int]]]:
-    """Kernels of one graph launch have its correlation id; copies of the host lie between them."""
-    by_launch: dict[int, list[tuple[int, int, str, int]]] = defaultdict(list)
-    for kernel in kernels:
+def _parts_of(kernels: list[Kernel]) -> Counter[str]:
+    totals: Counter[str] = Counter()
+    for start, end, name, _ in kernels:
+        part = next((part for part, pattern in _PARTS.items() if pattern.search(name)), "other")
+        totals[part] += (end - start) / 1e3  # type: ignore[assignment]
+    return totals
+
+
+def _rounds(kernels: list[Kernel]) -> list[list[Kernel]]:
+    """Kernels of one graph launch share its correlation id; copies of the host lie between them."""
+    by_launch: dict[int, list[Kernel]] = defaultdict(list)
+    for kernel in sorted(kernels):
         by_launch[kernel[3]].append(kernel)
     most = max((len(group) for group in by_launch.values()), default=0)
-    rounds = [group for group in by_launch.values() if len(group) > most // 2 and len(group) > 8]
-    return sorted(rounds)
+    return sorted(group for group in by_launch.values() if len(group) > max(8, most // 2))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,10 @@ from engine.models import VOCAB, answer_from_table, plain_greedy, random_prompt,
 from specfast import FinishReason, SamplingParams, Status
 from specfast.drafters import DraftBatch, Drafter, NgramDrafter
 from specfast.engine import Engine, Generation, VerifyTier, VerifyTiers
+from specfast.engine.round_form import RoundForm
 from specfast.engine.round_inputs import MAX_END_IDS, RoundInputs
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 from transformers import PreTrainedModel
 
 WIDTH = 8
@@ -243,6 +248,43 @@ def test_inputs_of_another_shape_are_refused() -> None:
     many = DraftBatch(torch.zeros(3, 4, dtype=torch.int32), [4, 4, 4])
     with pytest.raises(RuntimeError, match="got 3 requests"):
         inputs.load(requests, many, [4, 4, 4])
+
+
+@pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
+def test_one_replay_is_a_whole_round(tree: bool, tmp_path: Path, device: str) -> None:
+    """Its nodes, as a profile sees them."""
+    if device == "cpu":
+        pytest.skip("graphs are captured on GPUs")
+    model = model_on(device)
+    drafter = NgramDrafter(num_drafts=WIDTH - 1, tree=tree, max_ngram=1)
+    engine = Engine(model, drafter, verify_width=WIDTH, tiers=tiers(4, capture=True))
+    engine.generate(PROMPTS, SamplingParams(max_new_tokens=4))
+    assert engine.graphs is not None
+    captured = engine.graphs.at(RoundForm("host", tree, "greedy"), VerifyTier(4 * WIDTH, 4))
+    captured.round.inputs.clear()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as recorded:
+        captured.replay()
+        torch.cuda.synchronize()
+    events = recorded.events()
+    assert events is not None
+    names = [event.name for event in events if event.device_type == DeviceType.CUDA]
+    (tmp_path / "nodes.txt").write_text("\n".join(names))
+    launches = [event.name for event in events if event.name.startswith("cudaGraphLaunch")]
+    assert len(launches) == 1
+    layers = model.config.num_hidden_layers
+    for pattern, count in {
+        "build_verify_window": 1,
+        "verify_attention": layers,
+        "accept_(chain|tree)": 1,
+        "tree_from_parents": int(tree),
+        "relocate": int(tree),
+    }.items():
+        assert sum(bool(re.search(pattern, name)) for name in names) == count, pattern
+    order = [
+        next(i for i, name in enumerate(names) if re.search(pattern, name))
+        for pattern in ("build_verify_window", "verify_attention", "accept_(chain|tree)")
+    ]
+    assert order == sorted(order)
 
 
 @pytest.mark.parametrize(
