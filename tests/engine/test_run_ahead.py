@@ -42,6 +42,9 @@ class TableDrafter(OracleDrafter):
         self._table = torch.zeros(num_slots, size, dtype=torch.int32, device=device)
         self.begun: list[list[int]] = []
 
+    def know(self, text: list[int]) -> None:
+        self._texts.append(text)
+
     def begin(self, requests: Sequence[DraftRequest]) -> None:
         self.begun.append([request.request_id for request in requests])
         for request in requests:
@@ -201,6 +204,39 @@ def test_a_stop_string_ends_a_request_that_is_one_round_ahead(
     assert one_by_one[0][1] is FinishReason.STOP
     assert run(sizes) == one_by_one
     assert launches.ahead > 0
+
+
+def test_pages_of_a_request_that_the_host_ended_serve_others(
+    sizes: VerifyTiers, device: str, launches: Launches
+) -> None:
+    """Its slot must not go on writing where the pages now belong to somebody else."""
+    model = model_on(device)
+    tokenizer = make_tokenizer()
+    plain = [plain_greedy(model, prompt, 60) for prompt in PROMPTS[:2]]
+    drafter = oracle(PROMPTS[:2], plain, device)
+    # A stale row of the page table reaches further than the request that has it next.
+    longer = plain_greedy(model, PROMPTS[2], 60)
+    drafter.know(PROMPTS[2] + longer)
+    word = tokenizer.decode([plain[0][3]])
+    engine = Engine(
+        model,
+        drafter,
+        max_batch_size=2,
+        verify_width=WIDTH,
+        page_size=1,
+        tokenizer=tokenizer,
+        tiers=VerifyTiers([2], WIDTH, capture=sizes.capture),
+    )
+    assert texts(engine.generate([PROMPTS[2]], SamplingParams(max_new_tokens=60))) == [longer]
+    first = engine.add_request(PROMPTS[0], SamplingParams(max_new_tokens=60, stop=(word,)))
+    last = engine.add_request(PROMPTS[1], SamplingParams(max_new_tokens=60))
+    emitted: dict[int, list[int]] = {first: [], last: []}
+    while engine.has_unfinished:
+        for output in engine.step():
+            emitted[output.request_id] += output.token_ids
+    assert len(emitted[first]) < 10
+    assert emitted[last] == plain[1]
+    assert launches.ahead > 10
 
 
 def test_the_end_of_the_context(sizes: VerifyTiers, device: str) -> None:

@@ -20,12 +20,14 @@ from specfast.planner import VerifyPlanner
 class _Flight:
     """Rounds of one batch, the last of which has been launched.
 
+    ended : ids of requests that the device has ended: they have no rows any more
     places : int64 [B]    on the device, where each slot's survivals go in the planner's relay
     """
 
     requests: list[Request]
     form: RoundForm
     num_slots: int
+    ended: set[int]
     places: Tensor | None = None
     launched: LaunchedRound | None = None
 
@@ -34,7 +36,16 @@ class _Flight:
         running = {request.request_id for request in requests}
         assert self.launched is not None
         slots = [i for i, r in enumerate(self.requests) if r.request_id in running]
-        return [self.requests[i] for i in slots], self.launched.read().of_slots(slots)
+        verified = self.launched.read().of_slots(slots)
+        anchors = verified.record.next_anchor.tolist()
+        read = [self.requests[i] for i in slots]
+        self.ended.update(r.request_id for r, a in zip(read, anchors, strict=True) if a < 0)
+        return read, verified
+
+    def carries_only(self, requests: Sequence[Request]) -> bool:
+        """Whether every slot that still gets rows is that of one of these."""
+        wanted = {request.request_id for request in requests} | self.ended
+        return all(request.request_id in wanted for request in self.requests)
 
 
 class RunAhead:
@@ -43,11 +54,12 @@ class RunAhead:
     Only for a :class:`~specfast.drafters.base.DeviceDrafter`: prefixes, anchors, limits and drafts
     of the next round are on the device, where the round before left them, so the host has nothing
     to add but the planner's budget, which comes from earlier rounds. It reads the record of a round
-    while the next one runs. A request that ends on the device has no rows in the rounds after; one
-    that the host ends, at a stop string, has been verified once more, for nothing.
+    while the next one runs. A request that ends on the device has no rows in the rounds after.
 
-    When requests join, or so many have left that a smaller batch size would do, the flight has to
-    land: its record is read, and the next round starts from the host.
+    When requests join, when the host ends one (at a stop string), or when so many have left that a
+    smaller batch size would do, the flight has to land: its record is read, and the next round
+    starts from the host. The round in flight has then verified an ended request for nothing, in
+    pages that nobody could have got before it was launched.
 
     Parameters
     ----------
@@ -85,7 +97,8 @@ class RunAhead:
             return tier is not None
         aboard = {request.request_id for request in self._flight.requests}
         same_size = tier.num_requests == self._flight.num_slots
-        return same_size and all(r.request_id in aboard for r in requests)
+        joined = any(request.request_id not in aboard for request in requests)
+        return same_size and not joined and self._flight.carries_only(requests)
 
     def advance(self, requests: Sequence[Request]) -> tuple[list[Request], VerifiedRound]:
         """Launch the next round and read the one before: its requests and what they got."""
@@ -121,7 +134,7 @@ class RunAhead:
             slots += [self._planner.padding_row] * (num_slots - len(slots))
             places = torch.tensor(slots, device=self._graphs.device)
         form = RoundForm.of(requests, None)
-        return self._launch(_Flight(list(requests), form, num_slots, places))
+        return self._launch(_Flight(list(requests), form, num_slots, set(), places))
 
     def _launch(self, flight: _Flight) -> _Flight:
         """The same batch, one round on."""
