@@ -25,8 +25,9 @@ from specfast.drafters.checkpoint.weights import Weights
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle3 import Eagle3Model
 from specfast.drafters.eagle_chain import EagleChain
-from specfast.drafters.layers import LayerCache, Rotary
+from specfast.drafters.layers import Rotary
 from specfast.drafters.loader import load_drafter
+from specfast.drafters.pairs import CommittedPairs
 from torch import Tensor
 
 CASES = {case.name: case for case in [*eagle3_cases(), *eagle_cases()]}
@@ -132,14 +133,11 @@ def test_what_was_understood(name: str, tmp_path: Path) -> None:
         }
 
 
-Forward = Callable[[EagleModel, Tensor, Tensor, Tensor, LayerCache], Tensor]
-
-
 def shifted_taps(monkeypatch: pytest.MonkeyPatch) -> None:
     for model in (EagleModel, Eagle3Model):
         features = model.features
         monkeypatch.setattr(
-            model, "features", lambda self, taps, f=features: f(self, taps.roll(1, 0))
+            model, "features", lambda self, taps, f=features: f(self, taps.roll(1, -2))
         )
 
 
@@ -156,7 +154,7 @@ def shifted_positions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shifted_draft_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    _with_forward(monkeypatch, lambda t, f, p, c: (t, f, p + (len(p) == 1), c))
+    _with_forward(monkeypatch, lambda t, f, p, c: (t, f, p + (p.shape[1] == 1), c))
 
 
 def shifted_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,13 +167,13 @@ def shifted_labels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def whole_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "specfast.drafters.eagle.causal_visibility",
-        lambda rows, before, device: torch.ones(rows, before + rows, dtype=torch.bool),
+        "specfast.drafters.pairs.causal_visibility",
+        lambda rows, keys: torch.ones(*rows.shape, keys.shape[1], dtype=torch.bool),
     )
 
 
 def kept_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LayerCache, "crop", lambda self, length: None)
+    monkeypatch.setattr("specfast.drafters.eagle_chain.DraftedPairs", CommittedPairs)
 
 
 def interleaved_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +191,7 @@ def exchanged_halves(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def exchanged(parts: Any, dim: int = 0) -> Tensor:
         two = len(parts) == 2 and dim == -1 and parts[0].shape == parts[1].shape
-        return concatenate(parts[::-1] if two and parts[0].dim() == 2 else parts, dim=dim)
+        return concatenate(parts[::-1] if two and parts[0].dim() == 3 else parts, dim=dim)
 
     monkeypatch.setattr(torch, "cat", exchanged)
 

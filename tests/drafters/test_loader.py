@@ -201,6 +201,19 @@ class TestVocabularyMap:
         path = self.change_map(tmp_path, "t2d", lambda t2d: t2d.roll(1))
         assert "d2t and t2d" in refusal(path)
 
+    def test_any_order_is_sorted(self, tmp_path: Path) -> None:
+        sorted_model = load_drafter(self.case.write(tmp_path / "sorted"), TARGET)
+        order = torch.randperm(17, generator=torch.Generator().manual_seed(1))
+
+        def shuffle(tensors: dict[str, Tensor]) -> None:
+            numbers = torch.arange(17)
+            tensors["d2t"] = (tensors["d2t"] + numbers)[order] - numbers
+            tensors["lm_head.weight"] = tensors["lm_head.weight"][order]
+
+        model = load_drafter(changed_tensors(tmp_path / "shuffled", self.case, shuffle), TARGET)
+        for name in ("d2t", LM_HEAD):
+            assert torch.equal(model.weights[name], sorted_model.weights[name])
+
     def test_length_of_d2t_stands_in_for_the_config(self, tmp_path: Path) -> None:
         path = changed_config(tmp_path, self.case, draft_vocab_size=None)
         spec = load_drafter(path, TARGET).spec

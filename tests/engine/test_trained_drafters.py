@@ -17,7 +17,7 @@ from drafters.block_files import BlockCase, dflash2_cases, dflash_cases, dspark_
 from drafters.checkpoints import layer_config, write_checkpoint
 from drafters.eagle_files import EagleCase, eagle3_cases, eagle_cases
 from engine.models import plain_greedy, random_prompt, tiny_model
-from specfast import SamplingParams
+from specfast import SamplingParams, Status
 from specfast.drafters import (
     DraftBatch,
     DrafterError,
@@ -278,6 +278,34 @@ class TestTargetAsItsOwnDrafter:
         rounds = self.accepted(tmp_path, VOCAB // 2)
         assert any(accepted < proposed for accepted, proposed in rounds)
         assert any(accepted > 0 for accepted, _ in rounds)
+
+
+MIXED = [
+    SamplingParams(max_new_tokens=NUM_TOKENS),
+    SamplingParams(temperature=0.9, seed=5, max_new_tokens=NUM_TOKENS),
+    SamplingParams(temperature=1.2, top_k=7, seed=6, max_new_tokens=NUM_TOKENS),
+]
+
+
+@pytest.mark.parametrize("name", ["safeailab", "dspark", "dflash2"])
+def test_greedy_and_drawn_drafts_in_one_batch(name: str, tmp_path: Path) -> None:
+    model = load_drafter(CASES[name].write(tmp_path), DraftTarget.of(target()))
+
+    def decoded(which: Sequence[int]) -> dict[int, list[int]]:
+        engine = Engine(target(), TrainedDrafter(model), page_size=4, verify_width=WIDTH)
+        places = {engine.add_request(PROMPTS[i], MIXED[i]): i for i in which}
+        out: dict[int, list[int]] = {i: [] for i in which}
+        while engine.has_unfinished:
+            for output in engine.step():
+                assert output.status == Status.OK
+                out[places[output.request_id]] += output.token_ids
+        return out
+
+    together = decoded([2, 0, 1])
+    assert PROMPTS[0] + together[0] == texts()[0]
+    # The random numbers of a request, of its drafts too, are its own.
+    assert decoded([1]) == {1: together[1]}
+    assert decoded([2]) == {2: together[2]}
 
 
 def test_no_number_no_harm(tmp_path: Path) -> None:

@@ -5,39 +5,26 @@ Also the backbone of DSpark and DFlash-2, which add heads and convolutions to it
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from specfast.drafters.checkpoint.spec import BlockSpec, DrafterSpec, SpanSpec
 from specfast.drafters.checkpoint.weights import EMBEDDING, Weights
-from specfast.drafters.layers import Attention, LayerCache, Rotary, gated_mlp
-
-
-@dataclass(frozen=True)
-class BlockDrafts:
-    """Drafts of one request; m of them.
-
-    tokens : int64 [m]              ids of the target
-    logits : [m, draft vocabulary]  what each was chosen from, biases of the head included
-    confidence : [m] or None        before the sigmoid: is this draft accepted if those before are
-    """
-
-    tokens: Tensor
-    logits: Tensor
-    confidence: Tensor | None = None
+from specfast.drafters.draws import ChainDrafts, DraftSampler
+from specfast.drafters.layers import Attention, KeyRows, LayerCache, Rotary, gated_mlp
 
 
 class BlockContext:
     """Keys and values of the committed rows of one request, per layer; L rows before the anchor.
 
-    They are made of the target's taps and never change.
+    They are made of the target's taps and never change. A layer with a window keeps as many of them
+    as its block can see.
     """
 
-    def __init__(self, num_layers: int) -> None:
-        self.layers = [LayerCache() for _ in range(num_layers)]
+    def __init__(self, spans: Sequence[SpanSpec]) -> None:
+        self.layers = [LayerCache(span.window) for span in spans]
 
     @property
     def length(self) -> int:
@@ -50,27 +37,43 @@ class BlockChain:
     def __init__(self, model: DFlashModel) -> None:
         self.model = model
         self.context = model.new_context()
-        self._anchor = -1
+        self.anchor = -1
 
     def extend(self, next_tokens: Tensor, taps: Tensor) -> None:
         """Commit rows that ``taps`` [n, width] are of; they emitted ``next_tokens`` [n]."""
-        self.model.extend(self.context, taps)
-        self._anchor = int(next_tokens[-1])
+        extend_block_chains([self], next_tokens[None], taps[None])
 
-    def draft(self, num_drafts: int) -> BlockDrafts:
-        """At most ``num_drafts`` after the anchor: the block is whole, what it drafts is cut."""
-        if self._anchor < 0:
-            raise ValueError("BlockChain.draft: expected committed rows")
-        drafts = self.model.draft(self.context, self._anchor)
-        confidence = None if drafts.confidence is None else drafts.confidence[:num_drafts]
-        return BlockDrafts(drafts.tokens[:num_drafts], drafts.logits[:num_drafts], confidence)
+    def draft(self, num_drafts: int) -> ChainDrafts:
+        """At most ``num_drafts`` after the anchor, each the argmax; without the batch."""
+        sampler = DraftSampler.greedy(1, self.model.device)
+        return draft_block_chains([self], num_drafts, sampler).of_request(0)
+
+
+def extend_block_chains(chains: Sequence[BlockChain], next_tokens: Tensor, taps: Tensor) -> None:
+    """Commit rows of B requests, n each: ``next_tokens`` [B, n], ``taps`` [B, n, width]."""
+    chains[0].model.extend([chain.context for chain in chains], taps)
+    for chain, anchor in zip(chains, next_tokens[:, -1].tolist(), strict=True):
+        chain.anchor = anchor
+
+
+def draft_block_chains(
+    chains: Sequence[BlockChain], num_drafts: int, sampler: DraftSampler
+) -> ChainDrafts:
+    """At most ``num_drafts`` each: the blocks are whole, what they draft is cut."""
+    anchors = [chain.anchor for chain in chains]
+    if min(anchors) < 0:
+        raise ValueError("draft_block_chains: expected chains with committed rows")
+    model = chains[0].model
+    contexts = [chain.context for chain in chains]
+    drafts = model.draft(contexts, torch.tensor(anchors, device=model.device), sampler)
+    return drafts.first(num_drafts)
 
 
 class DFlashModel:
-    """The layers of DFlash over tensors of one request.
+    """The layers of DFlash over tensors of B requests.
 
     Taps are the hidden states of ``spec.taps.layers``, in this order, side by side:
-    [n, num_taps * width].
+    [B, n, num_taps * width].
     """
 
     def __init__(self, spec: DrafterSpec, weights: Weights) -> None:
@@ -85,41 +88,48 @@ class DFlashModel:
             for layer in range(spec.backbone.num_layers)
         ]
 
-    def new_context(self) -> BlockContext:
-        return BlockContext(self.spec.backbone.num_layers)
+    @property
+    def device(self) -> torch.device:
+        return self.weights[EMBEDDING].device
 
-    def extend(self, context: BlockContext, taps: Tensor) -> None:
-        """Commit rows: ``taps`` [n, width] of positions ``context.length`` onwards.
+    def new_context(self) -> BlockContext:
+        return BlockContext(self.block_spec.spans)
+
+    def extend(self, contexts: Sequence[BlockContext], taps: Tensor) -> None:
+        """Commit rows: ``taps`` [B, n, width] of positions ``context.length`` onwards.
 
         Rows of the anchor and of accepted drafts; never of a rejected draft, and not of the bonus,
         which has no taps yet.
         """
         rows = self.weights.norm("hidden_norm", self.weights.linear("fc", taps))
-        positions = torch.arange(len(taps), device=taps.device) + context.length
-        for attention, cache in zip(self.attentions, context.layers, strict=True):
+        positions = self._positions(contexts, taps.shape[1])
+        for layer, attention in enumerate(self.attentions):
             # No input norm: that belongs to the rows of the block.
-            cache.append(*attention.keys_values(rows, positions))
+            keys, values = attention.keys_values(rows, positions)
+            for b, context in enumerate(contexts):
+                context.layers[layer].append(keys[b], values[b])
 
-    def block(self, context: BlockContext, anchor: int) -> Tensor:
-        """Hidden states [num_rows, hidden] of the anchor and the masks behind it, normalised.
+    def block(self, contexts: Sequence[BlockContext], anchors: Tensor) -> Tensor:
+        """Hidden states [B, num_rows, hidden] of the anchors [B] and the masks behind them, normed.
 
         Stores nothing: the rows of a block never become context.
         """
-        num_rows, length = self.block_spec.num_rows, context.length
-        x = self._embedded(anchor)
-        positions = torch.arange(num_rows, device=x.device) + length
+        x = self._embedded(anchors)
+        positions = self._positions(contexts, self.block_spec.num_rows)
         for layer, attention in enumerate(self.attentions):
-            cache = context.layers[layer]
-            visible = block_visibility(self.block_spec.spans[layer], positions)
+            caches = [context.layers[layer] for context in contexts]
+            span = self.block_spec.spans[layer]
 
             def attend(
                 rows: Tensor,
                 attention: Attention = attention,
-                cache: LayerCache = cache,
-                visible: Tensor = visible,
+                caches: list[LayerCache] = caches,
+                span: SpanSpec = span,
             ) -> Tensor:
-                keys, values = cache.with_rows(*attention.keys_values(rows, positions))
-                return attention.attend(rows, positions, keys, values, visible)
+                keys_values = attention.keys_values(rows, positions)
+                past = KeyRows.behind(caches, *keys_values, positions)
+                visible = block_visibility(span, positions, past.positions)
+                return attention.attend(rows, positions, past, visible)
 
             def mlp(rows: Tensor, prefix: str = f"layers.{layer}.mlp.") -> Tensor:
                 return gated_mlp(self.weights, prefix, rows)
@@ -131,41 +141,51 @@ class DFlashModel:
         return self.weights.norm("norm", x)
 
     def proposal_rows(self, hidden: Tensor) -> Tensor:
-        """Those rows of a block that draft, in the order of their drafts: [num_proposals, ...]."""
-        return hidden if self.block_spec.sample_from_anchor else hidden[1:]
+        """Rows of the blocks that draft, in the order of their drafts: [B, num_proposals, ...]."""
+        return hidden if self.block_spec.sample_from_anchor else hidden[:, 1:]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[n, draft vocabulary]."""
+        """[..., draft vocabulary]."""
         return self.weights.linear("lm_head", hidden)
 
     def target_ids(self, draft_ids: Tensor) -> Tensor:
         """Ids of the target for ids of the draft vocabulary."""
         return draft_ids + self.weights["d2t"][draft_ids] if "d2t" in self.weights else draft_ids
 
-    def draft(self, context: BlockContext, anchor: int) -> BlockDrafts:
-        """The ``num_proposals`` tokens after the anchor, each the argmax; changes nothing."""
-        logits = self.logits(self.proposal_rows(self.block(context, anchor)))
-        return BlockDrafts(self.target_ids(logits.argmax(-1)), logits)
+    def draft(
+        self, contexts: Sequence[BlockContext], anchors: Tensor, sampler: DraftSampler
+    ) -> ChainDrafts:
+        """The ``num_proposals`` tokens after each anchor [B]; changes nothing."""
+        logits = self.logits(self.proposal_rows(self.block(contexts, anchors)))
+        tokens = torch.stack([sampler.draw(level) for level in logits.unbind(1)], 1)
+        return ChainDrafts(self.target_ids(tokens), logits)
 
-    def _embedded(self, anchor: int) -> Tensor:
+    def _embedded(self, anchors: Tensor) -> Tensor:
         masks = self.block_spec.num_rows - 1
-        ids = torch.tensor([anchor] + [self.block_spec.mask_token_id] * masks)
-        rows = self.weights[EMBEDDING][ids.to(self.weights[EMBEDDING].device)]
-        if "mask_embedding" in self.weights:
-            rows = torch.cat([rows[:1], self.weights["mask_embedding"].expand(masks, -1)])
-        return rows * self.block_spec.embedding_scale
+        embedding = self.weights[EMBEDDING]
+        mask = self.weights.get("mask_embedding")
+        if mask is None:
+            mask = embedding[self.block_spec.mask_token_id]
+        rows = [embedding[anchors][:, None], mask.expand(len(anchors), masks, -1)]
+        return torch.cat(rows, 1) * self.block_spec.embedding_scale
+
+    def _positions(self, contexts: Sequence[BlockContext], num_rows: int) -> Tensor:
+        """int64 [B, num_rows] from the first position after each context."""
+        lengths = torch.tensor([context.length for context in contexts], device=self.device)
+        return lengths[:, None] + torch.arange(num_rows, device=self.device)
 
     def _sublayer(self, name: str, normed: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """What a sublayer adds to the residual; ``name`` is for those with convolutions."""
         return sublayer(normed)
 
 
-def block_visibility(span: SpanSpec, positions: Tensor) -> Tensor:
-    """Which keys, context and block from position 0, the rows at ``positions`` see."""
-    distance = positions[:, None] - torch.arange(int(positions[-1]) + 1, device=positions.device)
-    visible = torch.ones_like(distance, dtype=torch.bool)
+def block_visibility(span: SpanSpec, positions: Tensor, key_positions: Tensor) -> Tensor:
+    """Which keys [B, K], context and block, rows at ``positions`` [B, n] see: bool [B, n, K]."""
+    keys = key_positions[:, None]
+    distance = positions[..., None] - keys
+    visible = (keys >= 0).expand_as(distance)
     if span.causal:
-        visible &= distance >= 0
+        visible = visible & (distance >= 0)
     if span.window is not None:
-        visible &= distance.abs() < span.window
+        visible = visible & (distance.abs() < span.window)
     return visible

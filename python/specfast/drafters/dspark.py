@@ -5,51 +5,58 @@ DeepSpec's own DFlash files have this layout without the heads.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from specfast.drafters.checkpoint.spec import DrafterSpec
 from specfast.drafters.checkpoint.weights import Weights
-from specfast.drafters.dflash import BlockContext, BlockDrafts, DFlashModel
+from specfast.drafters.dflash import BlockContext, DFlashModel
+from specfast.drafters.draws import ChainDrafts, DraftSampler
 
 
 class DSparkModel(DFlashModel):
-    """The heads of DSpark over tensors of one request."""
+    """The heads of DSpark over tensors of B requests."""
 
     def __init__(self, spec: DrafterSpec, weights: Weights) -> None:
         super().__init__(spec, weights)
         self.markov = None if spec.markov is None else MarkovHead(spec, weights)
 
-    def draft(self, context: BlockContext, anchor: int) -> BlockDrafts:
-        """As :meth:`DFlashModel.draft`, left to right: a draft changes the logits of the next."""
-        hidden = self.proposal_rows(self.block(context, anchor))
-        logits = self.logits(hidden)
-        if self.markov is not None:
-            logits, tokens = self._walk(self.markov, hidden, logits, anchor)
-        else:
-            tokens = self.target_ids(logits.argmax(-1))
-        return BlockDrafts(tokens, logits, self._confidence(hidden, tokens, anchor))
+    def draft(
+        self, contexts: Sequence[BlockContext], anchors: Tensor, sampler: DraftSampler
+    ) -> ChainDrafts:
+        """As :meth:`DFlashModel.draft`, left to right: a draft changes the logits of the next.
+
+        ``logits`` are corrected, so that they are what was drawn from.
+        """
+        hidden = self.proposal_rows(self.block(contexts, anchors))
+        logits, tokens = self._walk(hidden, self.logits(hidden), anchors, sampler)
+        confidence = self._confidence(hidden, tokens, anchors)
+        return ChainDrafts(tokens, logits, confidence=confidence)
 
     def _walk(
-        self, markov: MarkovHead, hidden: Tensor, logits: Tensor, anchor: int
+        self, hidden: Tensor, logits: Tensor, anchors: Tensor, sampler: DraftSampler
     ) -> tuple[Tensor, Tensor]:
-        """Corrected logits and the drafts that are their argmax."""
-        state = markov.first_state()
-        rows, tokens = [], [torch.tensor([anchor], device=hidden.device)]
-        for row, own in zip(torch.split(hidden, 1), torch.split(logits, 1), strict=True):
-            bias, state = markov.bias(tokens[-1], row, state)
-            rows.append(own + bias)
-            tokens.append(self.target_ids(rows[-1].argmax(-1)))
-        return torch.cat(rows), torch.cat(tokens[1:])
+        """Corrected logits, and the drafts drawn from them."""
+        state = logits if self.markov is None else self.markov.first_state(len(anchors))
+        rows, tokens = [], [anchors]
+        for level, row in enumerate(logits.unbind(1)):
+            if self.markov is not None:
+                bias, state = self.markov.bias(tokens[-1], hidden[:, level], state)
+                row = row + bias
+            rows.append(row)
+            tokens.append(self.target_ids(sampler.draw(row)))
+        return torch.stack(rows, 1), torch.stack(tokens[1:], 1)
 
-    def _confidence(self, hidden: Tensor, tokens: Tensor, anchor: int) -> Tensor | None:
+    def _confidence(self, hidden: Tensor, tokens: Tensor, anchors: Tensor) -> Tensor | None:
         if self.spec.confidence is None:
             return None
         inputs = hidden
         if self.spec.confidence.with_markov:
-            previous = torch.cat([tokens.new_tensor([anchor]), tokens[:-1]])
+            previous = torch.cat([anchors[:, None], tokens[:, :-1]], 1)
             inputs = torch.cat([hidden, self.weights["markov_head.markov_w1.weight"][previous]], -1)
-        return self.weights.linear("confidence_head.proj", inputs)[:, 0]
+        return self.weights.linear("confidence_head.proj", inputs)[..., 0].float()
 
 
 class MarkovHead:
@@ -61,12 +68,12 @@ class MarkovHead:
         self._spec = spec.markov
         self._weights = weights
 
-    def first_state(self) -> Tensor:
+    def first_state(self, batch_size: int) -> Tensor:
         w1 = self._weights["markov_head.markov_w1.weight"]
-        return w1.new_zeros(1, self._spec.rank)
+        return w1.new_zeros(batch_size, self._spec.rank)
 
     def bias(self, previous: Tensor, hidden: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """For ``hidden`` [1, hidden] after target id ``previous`` [1]: the bias, the next state.
+        """For ``hidden`` [B, hidden] after target ids ``previous`` [B]: the bias, the next state.
 
         Only "rnn" has a state.
         """

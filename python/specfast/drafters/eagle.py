@@ -10,13 +10,16 @@ from torch import Tensor
 
 from specfast.drafters.checkpoint.spec import DrafterSpec
 from specfast.drafters.checkpoint.weights import EMBEDDING, Weights
-from specfast.drafters.layers import Attention, LayerCache, Rotary, causal_visibility, gated_mlp
+from specfast.drafters.layers import Attention, Rotary, gated_mlp
+from specfast.drafters.pairs import CommittedPairs, DraftedPairs
+
+Pairs = CommittedPairs | DraftedPairs
 
 
 class EagleModel:
-    """The layer of EAGLE-1/2 over tensors of one request.
+    """The layer of EAGLE-1/2 over tensors of B requests.
 
-    A feature is the target's last hidden state after the final norm, [n, hidden].
+    A feature is the target's last hidden state after the final norm, [B, n, hidden].
     """
 
     def __init__(self, spec: DrafterSpec, weights: Weights) -> None:
@@ -25,27 +28,29 @@ class EagleModel:
         rotary = Rotary(spec.backbone.rope, weights[EMBEDDING].device)
         self.attention = Attention(weights, "layers.0.self_attn.", spec.backbone, rotary)
 
+    @property
+    def device(self) -> torch.device:
+        return self.weights[EMBEDDING].device
+
     def features(self, taps: Tensor) -> Tensor:
         """What the layer reads, from what the target gave."""
         return taps
 
-    def forward(
-        self, tokens: Tensor, features: Tensor, positions: Tensor, cache: LayerCache
-    ) -> Tensor:
-        """Hidden states [n, hidden] of the pairs; appends them to ``cache``.
+    def forward(self, tokens: Tensor, features: Tensor, positions: Tensor, pairs: Pairs) -> Tensor:
+        """Hidden states [B, n, hidden] of new pairs, which are added to ``pairs``.
 
-        tokens : [n]        of each pair, one position after its feature
-        features : [n, hidden]
-        positions : [n]     of the features
+        tokens : [B, n]             of each pair, one position after its feature
+        features : [B, n, hidden]
+        positions : [B, n]          of the features
         """
         embedded = self.weights[EMBEDDING][tokens]
         x = self.weights.linear("fc", torch.cat([embedded, features], dim=-1))
-        x = x + self._attend(x, positions, cache)
+        x = x + self._attend(x, positions, pairs)
         normed = self.weights.norm("layers.0.post_attention_layernorm", x)
         return x + gated_mlp(self.weights, "layers.0.mlp.", normed)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[n, draft vocabulary]."""
+        """[..., draft vocabulary]."""
         return self.weights.linear("lm_head", hidden)
 
     def next_features(self, hidden: Tensor) -> Tensor:
@@ -56,8 +61,6 @@ class EagleModel:
         """Ids of the target for ids of the draft vocabulary."""
         return draft_ids + self.weights["d2t"][draft_ids] if "d2t" in self.weights else draft_ids
 
-    def _attend(self, x: Tensor, positions: Tensor, cache: LayerCache) -> Tensor:
-        before = cache.length
-        keys, values = cache.append(*self.attention.keys_values(x, positions))
-        visible = causal_visibility(x.shape[0], before, x.device)
-        return self.attention.attend(x, positions, keys, values, visible)
+    def _attend(self, x: Tensor, positions: Tensor, pairs: Pairs) -> Tensor:
+        past, visible = pairs.add(*self.attention.keys_values(x, positions), positions)
+        return self.attention.attend(x, positions, past, visible)

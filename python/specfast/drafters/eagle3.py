@@ -7,15 +7,15 @@ from torch import Tensor
 
 from specfast.drafters.checkpoint.spec import DrafterSpec, Eagle3Spec
 from specfast.drafters.checkpoint.weights import EMBEDDING, Weights
-from specfast.drafters.eagle import EagleModel
-from specfast.drafters.layers import LayerCache, gated_mlp
+from specfast.drafters.eagle import EagleModel, Pairs
+from specfast.drafters.layers import gated_mlp
 
 
 class Eagle3Model(EagleModel):
-    """The layer of EAGLE-3 over tensors of one request.
+    """The layer of EAGLE-3 over tensors of B requests.
 
     Taps are the hidden states of ``spec.taps.layers``, in this order, side by side:
-    [n, num_taps * width].
+    [B, n, num_taps * width].
     """
 
     def __init__(self, spec: DrafterSpec, weights: Weights) -> None:
@@ -34,15 +34,13 @@ class Eagle3Model(EagleModel):
             taps = self.weights.norm("input_norm", taps)
         return self.weights.linear("fc", taps)
 
-    def forward(
-        self, tokens: Tensor, features: Tensor, positions: Tensor, cache: LayerCache
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, features: Tensor, positions: Tensor, pairs: Pairs) -> Tensor:
         """Hidden states before the final norm; otherwise as :meth:`EagleModel.forward`."""
         embedded = self.weights.norm("layers.0.input_layernorm", self.weights[EMBEDDING][tokens])
         normed = self.weights.norm("layers.0.hidden_norm", features)
         residual = normed if self.options.norm_before_residual else features
         x = torch.cat([embedded, normed], dim=-1)
-        x = residual + self._attend(x, positions, cache)
+        x = residual + self._attend(x, positions, pairs)
         normed = self.weights.norm("layers.0.post_attention_layernorm", x)
         return x + gated_mlp(self.weights, "layers.0.mlp.", normed)
 

@@ -1,26 +1,16 @@
-"""A chain of drafts from EAGLE-1/2 or EAGLE-3: what one request keeps between rounds."""
+"""Chains of drafts from EAGLE-1/2 or EAGLE-3: what a request keeps between rounds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from specfast.drafters.draws import ChainDrafts, DraftSampler
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.layers import LayerCache
-
-
-@dataclass(frozen=True)
-class ChainDrafts:
-    """Drafts of one request; m of them.
-
-    tokens : int64 [m]              ids of the target
-    logits : [m, draft vocabulary]  what each was the argmax of
-    """
-
-    tokens: Tensor
-    logits: Tensor
+from specfast.drafters.pairs import CommittedPairs, DraftedPairs
 
 
 class EagleChain:
@@ -34,36 +24,71 @@ class EagleChain:
     def __init__(self, model: EagleModel) -> None:
         self.model = model
         self.cache = LayerCache()
-        self._last: Tensor | None = None
+        self.last: Tensor | None = None
 
     def extend(self, next_tokens: Tensor, taps: Tensor) -> Tensor:
         """Commit pairs: ``next_tokens`` [n] emitted after the rows that ``taps`` [n, width] are of.
 
         Returns their hidden states [n, hidden].
         """
-        positions = torch.arange(len(next_tokens), device=taps.device) + self.cache.length
-        features = self.model.features(taps)
-        hidden = self.model.forward(next_tokens, features, positions, self.cache)
-        self._last = hidden[-1:]
-        return hidden
+        return extend_eagle_chains([self], next_tokens[None], taps[None])[0]
 
     def draft(self, num_drafts: int) -> ChainDrafts:
         """The ``num_drafts`` tokens after the anchor, each the argmax; changes nothing.
 
-        The first needs no forward: it was made when the last pair was committed.
+        tokens [m], logits [m, draft vocabulary].
         """
-        if self._last is None or num_drafts < 1:
-            raise ValueError("EagleChain.draft: expected committed pairs and num_drafts >= 1")
-        committed = self.cache.length
-        hidden = self._last
-        rows: list[Tensor] = []
-        tokens: list[Tensor] = []
-        for step in range(num_drafts):
-            if step > 0:
-                features = self.model.next_features(hidden)
-                position = torch.full((1,), committed + step - 1, device=hidden.device)
-                hidden = self.model.forward(tokens[-1], features, position, self.cache)
-            rows.append(self.model.logits(hidden))
-            tokens.append(self.model.target_ids(rows[-1].argmax(-1)))
-        self.cache.crop(committed)
-        return ChainDrafts(torch.cat(tokens), torch.cat(rows))
+        sampler = DraftSampler.greedy(1, self.model.device)
+        return draft_eagle_chains([self], num_drafts, sampler).of_request(0)
+
+
+def extend_eagle_chains(chains: Sequence[EagleChain], next_tokens: Tensor, taps: Tensor) -> Tensor:
+    """Commit pairs of B requests, n each: ``next_tokens`` [B, n], ``taps`` [B, n, width].
+
+    Returns their hidden states [B, n, hidden].
+    """
+    model, caches = chains[0].model, [chain.cache for chain in chains]
+    steps = torch.arange(next_tokens.shape[1], device=taps.device)
+    positions = pair_counts(chains)[:, None] + steps
+    pairs = CommittedPairs(caches)
+    hidden = model.forward(next_tokens, model.features(taps), positions, pairs)
+    for chain, rows in zip(chains, hidden, strict=True):
+        chain.last = rows[-1]
+    return hidden
+
+
+def draft_eagle_chains(
+    chains: Sequence[EagleChain], num_drafts: int, sampler: DraftSampler
+) -> ChainDrafts:
+    """The ``num_drafts`` tokens after each anchor; changes nothing.
+
+    The first needs no forward: it was made when the last pair was committed.
+    """
+    model, hidden = chains[0].model, last_hidden(chains)
+    if num_drafts < 1:
+        raise ValueError(f"draft_eagle_chains: expected num_drafts >= 1, got {num_drafts}")
+    counts = pair_counts(chains)[:, None]
+    pairs = DraftedPairs([chain.cache for chain in chains])
+    rows: list[Tensor] = []
+    tokens: list[Tensor] = []
+    for step in range(num_drafts):
+        if step > 0:
+            features = model.next_features(hidden)
+            hidden = model.forward(tokens[-1][:, None], features, counts + step - 1, pairs)
+        rows.append(model.logits(hidden)[:, 0])
+        tokens.append(model.target_ids(sampler.draw(rows[-1])))
+    return ChainDrafts(torch.stack(tokens, 1), torch.stack(rows, 1))
+
+
+def pair_counts(chains: Sequence[EagleChain]) -> Tensor:
+    """int64 [B]: committed pairs, where the first drafted pair goes."""
+    counts = [chain.cache.length for chain in chains]
+    return torch.tensor(counts, device=chains[0].model.device)
+
+
+def last_hidden(chains: Sequence[EagleChain]) -> Tensor:
+    """[B, 1, hidden] of the last committed pairs."""
+    last = [chain.last for chain in chains if chain.last is not None]
+    if len(last) < len(chains):
+        raise ValueError("EagleChain: expected committed pairs")
+    return torch.stack(last)[:, None]

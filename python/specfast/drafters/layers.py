@@ -1,12 +1,15 @@
-"""What the decoder layers of all drafters share. One request at a time: rows are [n, hidden]."""
+"""What the decoder layers of all drafters share; B requests with n rows each: [B, n, hidden]."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from specfast.drafters.checkpoint.spec import BackboneSpec, RopeSpec
 from specfast.drafters.checkpoint.weights import Weights
@@ -20,8 +23,8 @@ class Rotary:
         self._frequencies = _frequencies(spec).to(device)
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
-        """``x`` [n, heads, head_dim] at ``positions`` [n]."""
-        angles = positions.to(torch.float32)[:, None, None] * self._frequencies
+        """``x`` [..., heads, head_dim] at ``positions`` [...]."""
+        angles = positions.to(torch.float32)[..., None, None] * self._frequencies
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         first, second = x[..., : self._dim].chunk(2, dim=-1)
         rotated = (first * cos - second * sin, second * cos + first * sin)
@@ -44,34 +47,73 @@ def _frequencies(spec: RopeSpec) -> Tensor:
 
 
 class LayerCache:
-    """Rotated keys and values of one layer, a row per position: [length, kv_heads, head_dim]."""
+    """Rotated keys and values of a layer and a request, by position: [rows, kv_heads, head_dim].
 
-    def __init__(self) -> None:
+    With a ``window``, which counts a query's own position, only what queries from ``length``
+    onwards may still see is kept: the last ``window - 1`` rows.
+    """
+
+    def __init__(self, window: int | None = None) -> None:
+        self.length = 0
+        self._kept = None if window is None else window - 1
         self._rows: tuple[Tensor, Tensor] | None = None
 
     @property
-    def length(self) -> int:
+    def num_rows(self) -> int:
         return 0 if self._rows is None else self._rows[0].shape[0]
 
-    def with_rows(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """What is stored, and ``keys`` and ``values`` behind it; stores nothing."""
-        if self._rows is None:
-            return keys, values
-        return torch.cat([self._rows[0], keys]), torch.cat([self._rows[1], values])
-
-    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        self._rows = self.with_rows(keys, values)
-        return self._rows
+    def append(self, keys: Tensor, values: Tensor) -> None:
+        """Rows of the positions ``length`` onwards."""
+        self.length += len(keys)
+        if self._rows is not None:
+            keys = torch.cat([self._rows[0], keys])
+            values = torch.cat([self._rows[1], values])
+        first = 0 if self._kept is None else max(len(keys) - self._kept, 0)
+        self._rows = (keys[first:], values[first:])
 
     def rows(self) -> tuple[Tensor, Tensor]:
-        """All keys and all values."""
+        """All keys and all values that are kept."""
         if self._rows is None:
             raise ValueError("LayerCache.rows: nothing is stored")
         return self._rows
 
-    def crop(self, length: int) -> None:
-        if self._rows is not None:
-            self._rows = (self._rows[0][:length], self._rows[1][:length])
+
+@dataclass(frozen=True)
+class KeyRows:
+    """What rows of B requests may attend to: K keys each, the missing ones padded.
+
+    keys, values : [B, K, kv_heads, head_dim]
+    positions : int64 [B, K]    -1 is padding
+    """
+
+    keys: Tensor
+    values: Tensor
+    positions: Tensor
+
+    @classmethod
+    def behind(
+        cls, caches: Sequence[LayerCache], keys: Tensor, values: Tensor, positions: Tensor
+    ) -> KeyRows:
+        """What the B caches hold, and new rows [B, n, ...] behind it; caches stay as they are."""
+        if all(cache.num_rows == 0 for cache in caches):
+            return cls(keys, values, positions)
+        counts = positions.new_tensor([cache.num_rows for cache in caches])
+        lengths = positions.new_tensor([cache.length for cache in caches])
+        # A cache that holds nothing has no rows of any shape.
+        none = keys.new_empty(0, *keys.shape[2:])
+        pairs = [cache.rows() if cache.num_rows > 0 else (none, none) for cache in caches]
+        stored = [pad_sequence(list(rows), batch_first=True) for rows in zip(*pairs, strict=True)]
+        steps = torch.arange(stored[0].shape[1], device=positions.device)
+        places = (lengths - counts)[:, None] + steps
+        places = torch.where(steps < counts[:, None], places, -1)
+        return cls(stored[0], stored[1], places).with_rows(keys, values, positions)
+
+    def with_rows(self, keys: Tensor, values: Tensor, positions: Tensor) -> KeyRows:
+        return KeyRows(
+            torch.cat([self.keys, keys], 1),
+            torch.cat([self.values, values], 1),
+            torch.cat([self.positions, positions], 1),
+        )
 
 
 class Attention:
@@ -84,36 +126,34 @@ class Attention:
         self._rotary = rotary
 
     def keys_values(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Rotated keys, and values, of rows ``x``: [n, kv_heads, head_dim] each."""
+        """Rotated keys, and values, of rows ``x`` [B, n, hidden]: [B, n, kv_heads, head_dim]."""
         heads = self._spec.num_kv_heads
         keys = self._normed("k_norm", self._project("k_proj", x, heads))
         return self._rotary(keys, positions), self._project("v_proj", x, heads)
 
-    def attend(
-        self, x: Tensor, positions: Tensor, keys: Tensor, values: Tensor, visible: Tensor
-    ) -> Tensor:
-        """Rows ``x`` over ``keys`` and ``values`` where ``visible`` [n, keys] is true."""
+    def attend(self, x: Tensor, positions: Tensor, past: KeyRows, visible: Tensor) -> Tensor:
+        """Rows ``x`` [B, n, hidden] over ``past`` where ``visible`` [B, n, K] is true."""
         spec = self._spec
         queries = self._normed("q_norm", self._project("q_proj", x, spec.num_heads))
         queries = self._rotary(queries, positions)
         groups = spec.num_heads // spec.num_kv_heads
-        keys, values = (part.repeat_interleave(groups, dim=1) for part in (keys, values))
-        scores = torch.einsum("qhd,khd->hqk", queries, keys) / math.sqrt(spec.head_dim)
-        scores = scores.float().masked_fill(~visible, -math.inf)
-        mixed = torch.einsum("hqk,khd->qhd", scores.softmax(-1).to(values.dtype), values)
-        return self._weights.linear(f"{self._prefix}o_proj", mixed.flatten(1))
+        keys, values = (part.repeat_interleave(groups, dim=-2) for part in (past.keys, past.values))
+        scores = torch.einsum("bqhd,bkhd->bhqk", queries, keys) / math.sqrt(spec.head_dim)
+        scores = scores.float().masked_fill(~visible[:, None], -math.inf)
+        mixed = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1).to(values.dtype), values)
+        return self._weights.linear(f"{self._prefix}o_proj", mixed.flatten(-2))
 
     def _project(self, name: str, x: Tensor, heads: int) -> Tensor:
-        return self._weights.linear(self._prefix + name, x).view(len(x), heads, -1)
+        return self._weights.linear(self._prefix + name, x).view(*x.shape[:-1], heads, -1)
 
     def _normed(self, name: str, x: Tensor) -> Tensor:
         return self._weights.norm(self._prefix + name, x) if self._spec.qk_norm else x
 
 
-def causal_visibility(num_rows: int, num_before: int, device: torch.device) -> Tensor:
-    """Row i sees the ``num_before`` rows before the first, and rows up to itself."""
-    keys = torch.arange(num_before + num_rows, device=device)
-    return keys <= torch.arange(num_before, num_before + num_rows, device=device)[:, None]
+def causal_visibility(positions: Tensor, key_positions: Tensor) -> Tensor:
+    """Rows at ``positions`` [B, n] see the keys up to their own: bool [B, n, K]."""
+    keys = key_positions[:, None]
+    return (keys >= 0) & (keys <= positions[..., None])
 
 
 def gated_mlp(weights: Weights, prefix: str, x: Tensor) -> Tensor:

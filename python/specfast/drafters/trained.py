@@ -1,25 +1,36 @@
-"""A loaded drafter at work in an engine: chains of argmax drafts."""
+"""A loaded drafter at work in an engine: chains, drawn or argmax."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from specfast.drafters.base import DraftBatch, DraftRequest
 from specfast.drafters.checkpoint.weights import EMBEDDING
-from specfast.drafters.dflash import BlockChain, DFlashModel
+from specfast.drafters.dflash import (
+    BlockChain,
+    DFlashModel,
+    draft_block_chains,
+    extend_block_chains,
+)
+from specfast.drafters.draws import ChainDrafts, DraftSampler, probabilities
 from specfast.drafters.eagle import EagleModel
-from specfast.drafters.eagle_chain import EagleChain
+from specfast.drafters.eagle_chain import EagleChain, draft_eagle_chains, extend_eagle_chains
+from specfast.sampling import Proposal, RowRecord
+
+Chain = EagleChain | BlockChain
 
 
 class TrainedDrafter:
-    """Drafts with EAGLE, EAGLE-3, DFlash, DSpark or DFlash-2, one request after the other.
+    """Drafts with EAGLE, EAGLE-3, DFlash, DSpark or DFlash-2; a batch at a time.
 
-    Drafts are the argmax at each step, so they come without a proposal and are verified
-    target-only: lossless at any temperature. Numbers that are not finite change drafts, and no
-    output.
+    Where a request samples, drafts are drawn with its temperature, its filters and its own random
+    numbers, and come with the proposal that they were drawn from; greedy requests beside it draft
+    the argmax. A batch of greedy requests has no proposal.
 
     Parameters
     ----------
@@ -40,7 +51,7 @@ class TrainedDrafter:
             raise ValueError(f"TrainedDrafter: expected num_drafts >= 1, got {num_drafts}")
         self.model = model
         self.num_drafts = num_drafts
-        self._chains: dict[int, EagleChain | BlockChain] = {}
+        self._chains: dict[int, Chain] = {}
 
     @property
     def tap_layers(self) -> tuple[int, ...] | None:
@@ -48,30 +59,67 @@ class TrainedDrafter:
 
     def observe(self, requests: Sequence[DraftRequest], taps: Sequence[Tensor]) -> None:
         dtype = self.model.weights[EMBEDDING].dtype
+        # Requests with equally many rows go together.
+        groups: dict[int, list[tuple[DraftRequest, Tensor]]] = defaultdict(list)
         for request, rows in zip(requests, taps, strict=True):
-            chain = self._chains.get(request.request_id)
-            if chain is None:
-                chain = self._chains[request.request_id] = self.new_chain()
-            emitted = torch.tensor(request.token_ids[-len(rows) :], device=rows.device)
-            chain.extend(emitted, rows.to(dtype))
+            groups[len(rows)].append((request, rows))
+        for count, group in groups.items():
+            chains = [self._chain(request) for request, _ in group]
+            emitted = [request.token_ids[-count:] for request, _ in group]
+            next_tokens = torch.tensor(emitted, device=group[0][1].device)
+            extend_chains(chains, next_tokens, torch.stack([rows for _, rows in group]).to(dtype))
 
     def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
         limit = min(self.num_drafts, verify_width - 1)
-        return DraftBatch.from_lists(requests, [self._draft(r, limit) for r in requests])
+        # The bonus comes on top of the drafts.
+        depths = [max(0, min(limit, request.tokens_left - 1)) for request in requests]
+        depth = max(depths, default=0)
+        if depth == 0:
+            return DraftBatch.from_lists(requests, [[] for _ in requests])
+        sampler = DraftSampler.of(requests, self.model.device)
+        chains = [self._chains[request.request_id] for request in requests]
+        drafts = draft_chains(chains, depth, sampler)
+        anchors = torch.tensor([[r.token_ids[-1]] for r in requests], device=self.model.device)
+        usable = sampler.num_usable().tolist()
+        sampled = any(not request.params.is_greedy for request in requests)
+        return DraftBatch(
+            torch.cat([anchors, drafts.tokens], 1).int(),
+            [1 + min(wanted, n) for wanted, n in zip(depths, usable, strict=True)],
+            proposal=self._proposal(drafts, sampler) if sampled else None,
+        )
 
     def release(self, request_id: int) -> None:
         self._chains.pop(request_id, None)
 
-    def new_chain(self) -> EagleChain | BlockChain:
+    def new_chain(self) -> Chain:
         """The state of a request before its prompt."""
         if isinstance(self.model, DFlashModel):
             return BlockChain(self.model)
         return EagleChain(self.model)
 
-    def _draft(self, request: DraftRequest, limit: int) -> list[int]:
-        # The bonus comes on top of the drafts.
-        depth = min(limit, request.tokens_left - 1)
-        if depth < 1:
-            return []
-        tokens: list[int] = self._chains[request.request_id].draft(depth).tokens.tolist()
-        return tokens
+    def _chain(self, request: DraftRequest) -> Chain:
+        return self._chains.setdefault(request.request_id, self.new_chain())
+
+    def _proposal(self, drafts: ChainDrafts, sampler: DraftSampler) -> Proposal:
+        """q of each request and level."""
+        rows = drafts.logits.flatten(0, 1)
+        records = RowRecord.of_levels(sampler.levels[: drafts.tokens.shape[1]])
+        if drafts.candidates is not None:
+            ids = drafts.candidates.flatten(0, 1).int()
+            return Proposal(sparse_ids=ids, sparse_values=probabilities(rows, records))
+        return Proposal(logits=rows, records=records, d2t=self.model.weights.get("d2t"))
+
+
+def extend_chains(chains: Sequence[Chain], next_tokens: Tensor, taps: Tensor) -> None:
+    """Commit rows of B requests of one model: ``next_tokens`` [B, n], ``taps`` [B, n, width]."""
+    if isinstance(chains[0], BlockChain):
+        extend_block_chains(cast(Sequence[BlockChain], chains), next_tokens, taps)
+    else:
+        extend_eagle_chains(cast(Sequence[EagleChain], chains), next_tokens, taps)
+
+
+def draft_chains(chains: Sequence[Chain], num_drafts: int, sampler: DraftSampler) -> ChainDrafts:
+    """At most ``num_drafts`` after the anchor of each of B requests of one model."""
+    if isinstance(chains[0], BlockChain):
+        return draft_block_chains(cast(Sequence[BlockChain], chains), num_drafts, sampler)
+    return draft_eagle_chains(cast(Sequence[EagleChain], chains), num_drafts, sampler)

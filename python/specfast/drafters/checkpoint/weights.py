@@ -29,6 +29,9 @@ class Weights:
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
 
+    def get(self, name: str) -> Tensor | None:
+        return self._tensors.get(name)
+
     def linear(self, name: str, x: Tensor) -> Tensor:
         return functional.linear(x, self[f"{name}.weight"], self._tensors.get(f"{name}.bias"))
 
@@ -61,6 +64,7 @@ def load_weights(
             raise DrafterError(f"{name} holds {value.dtype}; expected fp16, bf16 or fp32")
         tensors[canonical] = value
     _check_vocabulary_map(spec, tensors)
+    _sort_draft_vocabulary(tensors)
     tensors.pop("t2d", None)
     if spec.family == "eagle":
         tensors.pop(LM_HEAD, None)
@@ -80,6 +84,20 @@ def load_weights(
 def _same(own: Tensor, theirs: Tensor) -> bool:
     """Whether the numbers are equal, in whatever types they are held."""
     return own.shape == theirs.shape and torch.equal(own.float(), theirs.to("cpu").float())
+
+
+def _sort_draft_vocabulary(tensors: dict[str, Tensor]) -> None:
+    """Number the draft vocabulary in the order of the target's ids, as a ``Proposal`` needs it."""
+    if "d2t" not in tensors:
+        return
+    numbers = torch.arange(len(tensors["d2t"]))
+    ids, order = (tensors["d2t"] + numbers).sort()
+    if torch.equal(order, numbers):
+        return
+    tensors["d2t"] = ids - numbers
+    for name in (LM_HEAD, "markov_head.markov_w2.weight"):
+        if name in tensors:
+            tensors[name] = tensors[name][order]
 
 
 def _check_vocabulary_map(spec: DrafterSpec, tensors: dict[str, Tensor]) -> None:

@@ -1,0 +1,48 @@
+"""The pairs of EAGLE that new pairs attend to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specfast.drafters.layers import KeyRows, LayerCache, causal_visibility
+
+
+class CommittedPairs:
+    """Pairs of B requests; new ones are appended to their caches and see all before them."""
+
+    def __init__(self, caches: Sequence[LayerCache]) -> None:
+        self._caches = caches
+
+    def add(self, keys: Tensor, values: Tensor, positions: Tensor) -> tuple[KeyRows, Tensor]:
+        """What the new pairs [B, n, ...] attend to, and which of it each sees, [B, n, K]."""
+        past = KeyRows.behind(self._caches, keys, values, positions)
+        for b, cache in enumerate(self._caches):
+            cache.append(keys[b], values[b])
+        return past, causal_visibility(positions, past.positions)
+
+
+class DraftedPairs:
+    """Drafted pairs behind the committed ones, whose caches stay as they are.
+
+    ``ancestors`` [B, n, drafted so far, with the n new ones], if given before a forward, says which
+    drafted pairs its rows see; absent, all before them.
+    """
+
+    def __init__(self, caches: Sequence[LayerCache]) -> None:
+        self._caches = caches
+        self._past: KeyRows | None = None
+        self.ancestors: Tensor | None = None
+
+    def add(self, keys: Tensor, values: Tensor, positions: Tensor) -> tuple[KeyRows, Tensor]:
+        if self._past is None:
+            self._past = KeyRows.behind(self._caches, keys, values, positions)
+        else:
+            self._past = self._past.with_rows(keys, values, positions)
+        visible = causal_visibility(positions, self._past.positions)
+        if self.ancestors is not None:
+            num_committed = visible.shape[-1] - self.ancestors.shape[-1]
+            visible = torch.cat([visible[..., :num_committed], self.ancestors], -1)
+        return self._past, visible

@@ -1,0 +1,241 @@
+"""Drafts that are drawn: from the q that comes with them, which is that of the formulas.
+
+The law of a round is enumerated: every path of drafts, with its probability by the formulas, and
+what the rule makes of it. The law of several rounds is the target's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from chi_square import assert_follows
+from drafters.by_formula import Array
+from drafters.small_vocabulary import (
+    ANCHOR,
+    VOCAB,
+    SmallDrafter,
+    Stream,
+    observe,
+    streams,
+)
+from specfast import SamplingParams, ops
+from specfast.drafters import DraftBatch, TrainedDrafter
+from specfast.drafters.draws import DraftSampler
+from specfast.drafters.dspark import DSparkModel
+from specfast.drafters.sampling import sampling_rules
+from specfast.records import AcceptRecord
+from torch import Tensor
+
+NUM_DRAFTS, NUM_STREAMS, LENGTH = 2, 1500, 3
+PARAMS = SamplingParams(temperature=0.8)
+
+
+def target_table() -> Tensor:
+    """Logits [V, V] of the target by the token before."""
+    return 1.2 * torch.randn(VOCAB, VOCAB, generator=torch.Generator().manual_seed(4))
+
+
+def target_law(params: SamplingParams) -> Array:
+    return (target_table().double() / params.temperature).softmax(1).numpy()
+
+
+class Rounds:
+    """Streams of one prompt, drafted by a family and verified against the table."""
+
+    def __init__(self, small: SmallDrafter, params: SamplingParams, count: int) -> None:
+        self.small = small
+        self.drafter = TrainedDrafter(small.model, NUM_DRAFTS)
+        self.streams = streams(count, params)
+        self.start = len(self.streams[0].token_ids)
+        observe(small, self.drafter, self.streams, [self.start - 1] * count)
+
+    @torch.inference_mode()
+    def round(self) -> list[tuple[int, ...]]:
+        """What each stream emits."""
+        batch = self.drafter.propose(self.streams, NUM_DRAFTS + 1)
+        assert batch.verify_lens == [NUM_DRAFTS + 1] * len(self.streams)
+        record = verified(batch, self.streams)
+        emitted = []
+        for stream, tokens, n in zip(
+            self.streams, record.out_tokens.tolist(), record.commit_lens.tolist(), strict=True
+        ):
+            stream.token_ids += tokens[:n]
+            emitted.append(tuple(tokens[:n]))
+        observe(self.small, self.drafter, self.streams, [len(tokens) for tokens in emitted])
+        return emitted
+
+    def texts(self, length: int) -> Counter[tuple[int, ...]]:
+        return Counter(tuple(s.token_ids[self.start : self.start + length]) for s in self.streams)
+
+
+def verified(batch: DraftBatch, requests: Sequence[Stream]) -> AcceptRecord:
+    cpu = torch.device("cpu")
+    lens = torch.tensor([len(r.token_ids) - 1 for r in requests], dtype=torch.int32)
+    record = ops.accept_chain(
+        batch.tokens,
+        lens,
+        target_logits=target_table()[batch.tokens.long()].flatten(0, 1),
+        rule="rejection",
+        sampling=sampling_rules(requests, cpu),
+        proposal=batch.proposal,
+    )
+    assert int(record.status.max()) == 0
+    return record
+
+
+def round_law(small: SmallDrafter, params: SamplingParams) -> dict[tuple[int, ...], float]:
+    """What a round emits, by going through all drafts."""
+    p = target_law(params)
+    law: dict[tuple[int, ...], float] = {}
+
+    def add(tokens: tuple[int, ...], probability: float) -> None:
+        if probability > 0:
+            law[tokens] = law.get(tokens, 0.0) + probability
+
+    def follow(path: tuple[int, ...], weight: float) -> None:
+        """``weight``: the path was drafted and accepted."""
+        row = p[path[-1] if path else ANCHOR]
+        if len(path) == NUM_DRAFTS:
+            for token in range(VOCAB):
+                add((*path, token), weight * row[token])
+            return
+        q = small.q(path, params.temperature)
+        accepted = np.minimum(row, q)
+        rest = row - accepted
+        for token in range(VOCAB):
+            add((*path, token), weight * rest[token])
+            if accepted[token] > 0:
+                follow((*path, token), weight * accepted[token])
+
+    follow((), 1.0)
+    assert abs(sum(law.values()) - 1) < 1e-9
+    return law
+
+
+def text_law(params: SamplingParams) -> dict[tuple[int, ...], float]:
+    p = target_law(params)
+    law = {}
+    for text in product(range(VOCAB), repeat=LENGTH):
+        before = (ANCHOR, *text)
+        law[text] = float(np.prod([p[a, b] for a, b in zip(before, text, strict=False)]))
+    return law
+
+
+def check(name: str, path: Path, params: SamplingParams = PARAMS) -> None:
+    small = SmallDrafter.of(name, path)
+    rounds = Rounds(small, params, NUM_STREAMS)
+    first = Counter(rounds.round())
+    assert_follows(first, round_law(small, params), f"{name}: first round")
+    while min(len(s.token_ids) for s in rounds.streams) < rounds.start + LENGTH:
+        rounds.round()
+    assert_follows(rounds.texts(LENGTH), text_law(params), f"{name}: text")
+
+
+# Those that draw alike stand for the rest; the golden tests have all of them.
+DRAWN = [
+    "safeailab",
+    "eagle-3.1",
+    "llama2",
+    "dflash",
+    "dflash-speculators",
+    "dspark",
+    "dspark-nested",
+    "dspark-rnn",
+    "dspark-speculators",
+    "dflash2",
+]
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_law_of_a_round_and_of_several(name: str, tmp_path: Path) -> None:
+    check(name, tmp_path)
+
+
+def uncorrected_q(monkeypatch: pytest.MonkeyPatch) -> None:
+    walk = DSparkModel._walk
+
+    def mutant(
+        self: DSparkModel, hidden: Tensor, logits: Tensor, anchors: Tensor, sampler: DraftSampler
+    ) -> tuple[Tensor, Tensor]:
+        _, tokens = walk(self, hidden, logits, anchors, sampler)
+        sampler.levels = [
+            ops.sample_rows(row, sampler._rules, sampler._prefix_lens, num_draws=0).records
+            for row in logits.unbind(1)
+        ]
+        return logits, tokens
+
+    monkeypatch.setattr(DSparkModel, "_walk", mutant)
+
+
+def levels_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    propose = TrainedDrafter.propose
+
+    def mutant(self: TrainedDrafter, requests: Sequence[Stream], verify_width: int) -> DraftBatch:
+        batch = propose(self, requests, verify_width)
+        q = batch.proposal
+        assert q is not None
+        for rows in (q.logits, q.records and q.records.packed, q.sparse_ids, q.sparse_values):
+            if rows is not None:
+                rows.copy_(rows.unflatten(0, (-1, NUM_DRAFTS)).flip(1).flatten(0, 1))
+        return batch
+
+    monkeypatch.setattr(TrainedDrafter, "propose", mutant)
+
+
+def argmax_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mutant(self: DraftSampler, logits: Tensor) -> Tensor:
+        draw(self, logits)
+        return logits.argmax(-1)
+
+    draw = DraftSampler.draw
+    monkeypatch.setattr(DraftSampler, "draw", mutant)
+
+
+def another_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = DraftSampler.of
+
+    def colder(requests: Sequence[Stream], device: torch.device) -> DraftSampler:
+        """Draws of another law than what is recorded, as if q were taken at another temperature."""
+        sampler = of(requests, device)
+        warmer = replace(sampler._rules, temperature=5 * sampler._rules.temperature)
+        draw = sampler.draw
+
+        def mutant(logits: Tensor) -> Tensor:
+            tokens = draw(logits)
+            lens, level = sampler._prefix_lens, len(sampler.levels) - 1
+            sampler.levels[-1] = ops.sample_rows(logits, warmer, lens, level=level).records
+            return tokens
+
+        sampler.draw = mutant  # type: ignore[method-assign]
+        return sampler
+
+    monkeypatch.setattr(DraftSampler, "of", colder)
+
+
+Mutate = Callable[[pytest.MonkeyPatch], None]
+MUTANTS = [
+    ("dspark", uncorrected_q),
+    ("dspark-rnn", uncorrected_q),
+    ("dspark-speculators", uncorrected_q),
+    ("dspark", levels_exchanged),
+    ("dflash2", levels_exchanged),
+    ("dspark-speculators", argmax_drafts),
+    ("llama2", another_temperature),
+    ("dflash2", another_temperature),
+]
+
+
+@pytest.mark.parametrize(("name", "mutate"), MUTANTS)
+def test_mutants_fail(
+    name: str, mutate: Mutate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutate(monkeypatch)
+    with pytest.raises(AssertionError, match=r"by chance once|no probability"):
+        check(name, tmp_path)
