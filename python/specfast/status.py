@@ -29,9 +29,10 @@ class Status(IntFlag):
 
 
 class FinishReason(IntEnum):
-    """Why a request ended in this round."""
+    """Why a request ended in this round; ABORT is the engine's alone, no op gives it."""
 
     NOT_FINISHED = 0
     EOS = 1
     STOP = 2
     LENGTH = 3
+    ABORT = 4

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specfast.drafters.base import DeviceDrafter, DraftBatch, Drafter, PlainDecoding
 from specfast.engine.agreed_draft import agreed_draft, agreed_lens
+from specfast.engine.draft_checks import check_draft
 from specfast.engine.intake import RequestIntake
 from specfast.engine.invariants import check_pages, check_round
 from specfast.engine.observer import Observer
+from specfast.engine.output_streams import OutputStreams
 from specfast.engine.pool import PagedKvPool, PageTable
 from specfast.engine.rank_agreement import RankAgreement
 from specfast.engine.requests import Generation, Request, RoundOutput
@@ -177,11 +179,12 @@ class Engine:
             seed=self.seed,
             tokenizer=tokenizer,
         )
+        self._streams = OutputStreams(self.step, self.cancel)
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether a request is waiting or running."""
-        return bool(self._waiting or self._running)
+        """Whether :meth:`step` has something to do or to tell."""
+        return bool(self._waiting or self._running or self._streams.has_aborted)
 
     def add_request(self, prompt_ids: Sequence[int], params: SamplingParams | None = None) -> int:
         """Queue a prompt and return the request's id.
@@ -196,6 +199,24 @@ class Engine:
         self._waiting.append(request)
         return request.request_id
 
+    def cancel(self, request_id: int) -> bool:
+        """End a request between two steps, waiting or running; its pages are free at once.
+
+        The next step returns its last output, without tokens and with ``FinishReason.ABORT``. False
+        where there is no such request any more: it may have ended just before. Engines with an
+        agreement have to be told alike.
+        """
+        waiting = next((r for r in self._waiting if r.request_id == request_id), None)
+        running = next((r for r in self._running if r.request_id == request_id), None)
+        if waiting is not None:
+            self._waiting.remove(waiting)
+        elif running is not None:
+            self._finish(running)
+        else:
+            return False
+        self._streams.abort(request_id)
+        return True
+
     def seed_of(self, request_id: int, params: SamplingParams) -> int:
         """The seed that the request uses: its own, or what the engine's seed gives it."""
         return self._intake.seed_of(request_id, params)
@@ -205,13 +226,16 @@ class Engine:
         """Prefill one request that has joined, or else run one round of all that are running.
 
         A step whose forward fails (out of memory) commits nothing; the next one tries it again.
-        Returns one output for each request that took part, at least one token in each.
+        Returns one output for each request that took part, at least one token in each; or, where
+        requests were cancelled since the last step, their last outputs alone.
 
         Raises
         ------
         RuntimeError
             A draft of wrong shape, or a broken invariant.
         """
+        if self._streams.has_aborted:
+            return self._streams.take_aborted()
         self._admit()
         fresh = next((r for r in self._running if r.committed_len == 0), None)
         if self._ahead is not None and self._ahead.in_flight:
@@ -247,6 +271,19 @@ class Engine:
                     generations[output.request_id].append(output)
         return list(generations.values())
 
+    def stream(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams | None = None
+    ) -> Iterator[RoundOutput]:
+        """The outputs of these prompts as they are decided, an iterator to be used at once.
+
+        The prompts are queued by this call, which raises ValueError as :meth:`add_request` does;
+        decoding goes on as the iterator is read. Several streams may be read in turns: each turn
+        decodes for all. A stream that is closed early cancels what it has left.
+        """
+        requests = [self._intake.new_request(prompt, params) for prompt in prompts]
+        self._waiting += requests
+        return self._streams.read([request.request_id for request in requests])
+
     def _admit(self) -> None:
         """Take from the queue, in order, what fits beside the running requests."""
         reserved = sum(request.reserved_pages for request in self._running)
@@ -268,7 +305,7 @@ class Engine:
 
     def _round(self, requests: list[Request]) -> list[RoundOutput]:
         draft = self.drafter.propose(requests, self.verify_width)
-        _check_draft(draft, len(requests), self.verify_width)
+        check_draft(draft, len(requests), self.verify_width)
         if self._agreement is not None:
             draft = agreed_draft(self._agreement, draft, self.verify_width, self.target.device)
         prefix_lens = [request.committed_len for request in requests]
@@ -337,6 +374,7 @@ class Engine:
         if self.check_invariants:
             check_pages(self._running, self.pool)
         self._observer.committed(requests, outputs, verified.taps)
+        self._streams.deliver(outputs)
         return outputs
 
     def _finish(self, request: Request) -> None:
@@ -345,25 +383,6 @@ class Engine:
         self._page_table.return_row(request.slot)
         self._running.remove(request)
         self.drafter.release(request.request_id)
-
-
-def _check_draft(draft: DraftBatch, batch_size: int, verify_width: int) -> None:
-    shape = tuple(draft.tokens.shape)
-    if len(shape) != 2 or shape[0] != batch_size or not 1 <= shape[1] <= verify_width:
-        raise RuntimeError(
-            f"drafter: expected tokens [{batch_size}, N] with N in [1, {verify_width}], "
-            f"got {list(shape)}"
-        )
-    if len(draft.verify_lens) != batch_size:
-        raise RuntimeError(
-            f"drafter: expected {batch_size} verify_lens, got {len(draft.verify_lens)}"
-        )
-    in_order = draft.proposal is None or draft.proposal.without_replacement
-    if draft.parents is not None and not in_order:
-        raise RuntimeError(
-            "drafter: expected the proposal of a tree to be without_replacement, got one that is "
-            "not; without a proposal the tree is verified target-only"
-        )
 
 
 def _default_pages(context_length: int | None, max_batch_size: int, page_size: int) -> int:

@@ -56,6 +56,7 @@ class PagedKvPool:
         self.values = [storage(shape.num_heads, shape.value_dim) for shape in shapes]
         # A stack, lowest page on top: pages that were just returned are reused first.
         self._free = list(range(num_pages - 1, -1, -1))
+        self._is_free = [True] * num_pages
         storages = (*self.keys, *self.values)
         self.layout = KvLayout([KvBuffer.slots(storage) for storage in storages])
         self.padding_slot = num_pages * page_size
@@ -70,9 +71,18 @@ class PagedKvPool:
     def allocate(self, count: int) -> list[int]:
         if count > len(self._free):
             raise RuntimeError(f"KV pool: expected {count} free pages, got {len(self._free)}")
-        return [self._free.pop() for _ in range(count)]
+        pages = [self._free.pop() for _ in range(count)]
+        for page in pages:
+            self._is_free[page] = False
+        return pages
 
     def release(self, pages: Sequence[int]) -> None:
+        """Take pages back; one that is free already raises RuntimeError, and none is taken."""
+        twice = [page for page in pages if self._is_free[page]]
+        if twice or len(set(pages)) < len(pages):
+            raise RuntimeError(f"KV pool: expected pages that are in use, each once, got {pages}")
+        for page in pages:
+            self._is_free[page] = True
         self._free.extend(reversed(pages))
 
 
