@@ -25,8 +25,10 @@ from specfast.drafters import (
     DraftTarget,
     TapRecorder,
     TrainedDrafter,
+    TreeDrafter,
     load_drafter,
 )
+from specfast.drafters.eagle import EagleModel
 from specfast.engine import Engine
 from specfast.engine.verifier import Verifier
 from specfast.records import AcceptRecord
@@ -306,6 +308,27 @@ def test_greedy_and_drawn_drafts_in_one_batch(name: str, tmp_path: Path) -> None
     # The random numbers of a request, of its drafts too, are its own.
     assert decoded([1]) == {1: together[1]}
     assert decoded([2]) == {2: together[2]}
+
+
+@pytest.mark.parametrize("name", ["safeailab", "llama2"])
+@pytest.mark.parametrize("drawn", [False, True])
+def test_trees_of_eagle(name: str, drawn: bool, tmp_path: Path) -> None:
+    """Greedy text is plain decoding's, alone and beside requests that sample."""
+    model = load_drafter(CASES[name].write(tmp_path), DraftTarget.of(target()))
+    assert isinstance(model, EagleModel)
+    for params in ([MIXED[0]] * 3, MIXED):
+        drafter = TreeDrafter(model, 9, 3, 4, drawn=drawn)
+        engine = Engine(target(), drafter, page_size=4, verify_width=9)
+        places = [engine.add_request(*one) for one in zip(PROMPTS, params, strict=True)]
+        out: dict[int, list[int]] = {place: [] for place in places}
+        while engine.has_unfinished:
+            for output in engine.step():
+                assert output.status == Status.OK
+                assert output.num_proposed <= 8
+                out[output.request_id] += output.token_ids
+        greedy = [i for i, one in enumerate(params) if one.is_greedy]
+        assert [PROMPTS[i] + out[i] for i in greedy] == [texts()[i] for i in greedy]
+        assert all(len(tokens) == NUM_TOKENS for tokens in out.values())
 
 
 def test_no_number_no_harm(tmp_path: Path) -> None:

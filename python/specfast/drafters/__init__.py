@@ -16,6 +16,7 @@ from specfast.drafters.loader import load_drafter, load_readings
 from specfast.drafters.ngram import NgramDrafter
 from specfast.drafters.taps import TapRecorder
 from specfast.drafters.trained import TrainedDrafter
+from specfast.drafters.tree_drafter import TreeDrafter
 
 __all__ = [
     "DeviceDrafter",
@@ -33,6 +34,7 @@ __all__ = [
     "TapDrafter",
     "TapRecorder",
     "TrainedDrafter",
+    "TreeDrafter",
     "load_drafter",
     "load_readings",
 ]

@@ -14,7 +14,7 @@ from specfast.drafters.sampling import sampling_rules
 from specfast.sampling import RowKind, RowRecord, SampledRows, SamplingRules
 from specfast.status import Status
 
-_UNUSABLE = Status.NAN_LOGITS | Status.EMPTY_SUPPORT
+UNUSABLE = Status.NAN_LOGITS | Status.EMPTY_SUPPORT
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class DraftSampler:
 
     def _record(self, drawn: SampledRows) -> None:
         self.levels.append(drawn.records)
-        self._usable.append((drawn.status & int(_UNUSABLE)) == 0)
+        self._usable.append((drawn.status & int(UNUSABLE)) == 0)
 
     def num_usable(self) -> Tensor:
         """int64 [B]: levels before the first row that nothing could be drawn from.

@@ -79,11 +79,10 @@ class TrainedDrafter:
         sampler = DraftSampler.of(requests, self.model.device)
         chains = [self._chains[request.request_id] for request in requests]
         drafts = draft_chains(chains, depth, sampler)
-        anchors = torch.tensor([[r.token_ids[-1]] for r in requests], device=self.model.device)
         usable = sampler.num_usable().tolist()
         sampled = any(not request.params.is_greedy for request in requests)
         return DraftBatch(
-            torch.cat([anchors, drafts.tokens], 1).int(),
+            torch.cat([self._anchors(requests), drafts.tokens], 1).int(),
             [1 + min(wanted, n) for wanted, n in zip(depths, usable, strict=True)],
             proposal=self._proposal(drafts, sampler) if sampled else None,
         )
@@ -96,6 +95,10 @@ class TrainedDrafter:
         if isinstance(self.model, DFlashModel):
             return BlockChain(self.model)
         return EagleChain(self.model)
+
+    def _anchors(self, requests: Sequence[DraftRequest]) -> Tensor:
+        """int64 [B, 1]."""
+        return torch.tensor([[r.token_ids[-1]] for r in requests], device=self.model.device)
 
     def _chain(self, request: DraftRequest) -> Chain:
         return self._chains.setdefault(request.request_id, self.new_chain())

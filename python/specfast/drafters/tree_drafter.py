@@ -1,0 +1,130 @@
+"""EAGLE in an engine, drafting trees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from specfast import ops
+from specfast.drafters.base import DraftBatch, DraftRequest
+from specfast.drafters.eagle import EagleModel
+from specfast.drafters.eagle_chain import EagleChain
+from specfast.drafters.eagle_tree import draw, expand
+from specfast.drafters.trained import TrainedDrafter
+from specfast.drafters.tree_sampler import TreeSampler
+from specfast.drafters.tree_shape import TreeShape
+
+
+class TreeDrafter(TrainedDrafter):
+    """Drafts trees with EAGLE-1/2 or EAGLE-3.
+
+    The dynamic tree of EAGLE-2 is verified target-only, which is exact for greedy and for sampled
+    requests. With ``drawn``, a batch with a request that samples gets a tree of fixed shape
+    instead, siblings drawn without replacement, and is verified by recursive rejection.
+
+    Parameters
+    ----------
+    model : EagleModel
+        From ``load_drafter``, for the engine's target.
+    num_nodes : int
+        Nodes of a tree at most, the anchor included; further limited by ``verify_width``.
+    topk : int
+        Children of a node at most, and nodes of a level that are expanded.
+    depth : int
+        Levels behind the anchor at most; further limited by what requests may still emit.
+    drawn : bool
+
+    Raises
+    ------
+    ValueError
+        A number that is out of range, or a model of another family.
+
+    Notes
+    -----
+    Source: EAGLE-2 (arXiv:2406.16858), SpecInfer (arXiv:2305.09781) for siblings that are drawn.
+    """
+
+    def __init__(
+        self,
+        model: EagleModel,
+        num_nodes: int = 60,
+        topk: int = 8,
+        depth: int = 6,
+        *,
+        drawn: bool = False,
+    ) -> None:
+        if not isinstance(model, EagleModel):
+            raise ValueError(f"TreeDrafter: expected a model of EAGLE, got {type(model).__name__}")
+        super().__init__(model)
+        for name, value, least in (
+            ("num_nodes", num_nodes, 2),
+            ("topk", topk, 1),
+            ("depth", depth, 1),
+        ):
+            if value < least:
+                raise ValueError(f"TreeDrafter: expected {name} >= {least}, got {value}")
+        self.num_nodes = num_nodes
+        self.topk = min(topk, model.spec.draft_vocab_size)
+        self.depth = depth
+        self.drawn = drawn
+
+    def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
+        num_nodes = min(self.num_nodes, verify_width)
+        # The bonus comes on top of the deepest path.
+        limits = [max(0, min(self.depth, request.tokens_left - 1)) for request in requests]
+        depth = min(max(limits, default=0), num_nodes - 1)
+        if depth == 0:
+            return DraftBatch.from_lists(requests, [[] for _ in requests])
+        if self.drawn and any(not request.params.is_greedy for request in requests):
+            return self._draw(requests, num_nodes, depth, limits)
+        return self._expand(requests, num_nodes, depth, limits)
+
+    def _expand(
+        self, requests: Sequence[DraftRequest], num_nodes: int, depth: int, limits: list[int]
+    ) -> DraftBatch:
+        candidates = expand(self._eagle_chains(requests), self.topk, depth)
+        prefix_lens = torch.tensor(
+            [len(r.token_ids) - 1 for r in requests], dtype=torch.int32, device=self.model.device
+        )
+        tree = ops.select_and_build_tree(
+            self._anchors(requests)[:, 0],
+            candidates.scores,
+            candidates.tokens,
+            candidates.parent_list,
+            prefix_lens,
+            topk=self.topk,
+            num_nodes=min(num_nodes, candidates.scores.shape[1] + 1),
+            mask_mode="bits",
+        )
+        depths = tree.positions - prefix_lens[:, None]
+        lens = _verify_lens(depths, candidates.num_usable, limits)
+        return DraftBatch(tree.draft_tokens.int(), lens, tree.parents.int())
+
+    def _draw(
+        self, requests: Sequence[DraftRequest], num_nodes: int, depth: int, limits: list[int]
+    ) -> DraftBatch:
+        shape, device = TreeShape.likely(num_nodes, self.topk, depth), self.model.device
+        sampler = TreeSampler(requests, device)
+        tokens = draw(self._eagle_chains(requests), shape, sampler)
+        rows = torch.tensor(shape.row_of_node(len(requests)), dtype=torch.int32, device=device)
+        parents = torch.tensor(shape.parents, dtype=torch.int32, device=device)
+        depths = torch.tensor(shape.depths, device=device).expand(len(requests), -1)
+        return DraftBatch(
+            torch.cat([self._anchors(requests), tokens], 1).int(),
+            _verify_lens(depths, sampler.num_usable(), limits),
+            parents.repeat(len(requests), 1),
+            sampler.proposal(rows, self.model.weights.get("d2t")),
+        )
+
+    def _eagle_chains(self, requests: Sequence[DraftRequest]) -> list[EagleChain]:
+        return [cast(EagleChain, self._chains[request.request_id]) for request in requests]
+
+
+def _verify_lens(depths: Tensor, num_usable: Tensor, limits: list[int]) -> list[int]:
+    """Nodes of each tree, level after level, within its limit and above what was unusable."""
+    deepest = torch.minimum(num_usable, num_usable.new_tensor(limits))
+    lens: list[int] = (depths <= deepest[:, None]).sum(1).tolist()
+    return lens

@@ -1,0 +1,107 @@
+"""The shape of a tree whose drafts are drawn: it is fixed before the draw."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Of a node's children each is taken to be this much less worth than the one drawn before it.
+_DECAY = 0.4
+
+
+@dataclass(frozen=True)
+class LevelShape:
+    """Nodes of one level, in order.
+
+    rows : of each node, which node with children of the level before it was drawn from
+    draws : of each node, the number of its draw from that row
+    going_on : those nodes of this level, counted from 0, that have children themselves
+    """
+
+    rows: tuple[int, ...]
+    draws: tuple[int, ...]
+    going_on: tuple[int, ...]
+
+    @property
+    def num_draws(self) -> int:
+        return max(self.draws) + 1
+
+
+@dataclass(frozen=True)
+class TreeShape:
+    """Nodes by number, level after level; 0 is the anchor and siblings are in draw order.
+
+    parents : N ints, -1 for the anchor
+    depths : N ints, 0 for the anchor
+    levels : the same, as they are drawn
+    """
+
+    parents: tuple[int, ...]
+    depths: tuple[int, ...]
+    levels: tuple[LevelShape, ...]
+
+    @classmethod
+    def of_parents(cls, parents: Sequence[int]) -> TreeShape:
+        """Of the parents of nodes 1, 2, ..., which come level by level.
+
+        Raises
+        ------
+        ValueError
+            A parent that is no earlier node, or nodes out of order.
+        """
+        depths = [0]
+        for node, parent in enumerate(parents, start=1):
+            if not 0 <= parent < node:
+                raise ValueError(f"expected the parent of node {node} before it, got {parent}")
+            depths.append(depths[parent] + 1)
+        if list(parents) != sorted(parents) or depths != sorted(depths):
+            raise ValueError(f"expected nodes in the order of their parents, got {list(parents)}")
+        levels, rows = [], [0]
+        for depth in range(1, max(depths) + 1):
+            nodes = [node for node, d in enumerate(depths) if d == depth]
+            above = [parents[node - 1] for node in nodes]
+            inner = [node for node in nodes if node in parents]
+            levels.append(
+                LevelShape(
+                    tuple(rows.index(parent) for parent in above),
+                    tuple(above[:i].count(parent) for i, parent in enumerate(above)),
+                    tuple(nodes.index(node) for node in inner),
+                )
+            )
+            rows = inner
+        return cls((-1, *parents), tuple(depths), tuple(levels))
+
+    @classmethod
+    def likely(cls, num_nodes: int, topk: int, depth: int) -> TreeShape:
+        """N nodes with at most ``topk`` children each and ``depth`` levels.
+
+        Which ones: those that are worth most if each draw from a row is worth a fixed share of the
+        one before it.
+        """
+        # Paths of draw numbers, likeliest first; a prefix is never less likely.
+        heap: list[tuple[float, tuple[int, ...]]] = [(-1.0, (0,))]
+        paths: list[tuple[int, ...]] = []
+        while heap and len(paths) < num_nodes - 1:
+            worth, path = heapq.heappop(heap)
+            paths.append(path)
+            if path[-1] + 1 < topk:
+                heapq.heappush(heap, (worth * _DECAY, (*path[:-1], path[-1] + 1)))
+            if len(path) < depth:
+                heapq.heappush(heap, (worth * (1 - _DECAY), (*path, 0)))
+        paths.sort(key=lambda path: (len(path), path))
+        number = {(): 0, **{path: i for i, path in enumerate(paths, start=1)}}
+        return cls.of_parents([number[path[:-1]] for path in paths])
+
+    def row_of_node(self, batch_size: int) -> list[list[int]]:
+        """Row of q of each request's nodes, where rows of one level follow those before it."""
+        table = [[-1] * len(self.parents) for _ in range(batch_size)]
+        first, inner = 0, [0]
+        for depth in range(1, len(self.levels) + 1):
+            for b in range(batch_size):
+                for slot, node in enumerate(inner):
+                    table[b][node] = first + b * len(inner) + slot
+            first += batch_size * len(inner)
+            nodes = [node for node, d in enumerate(self.depths) if d == depth]
+            inner = [nodes[i] for i in self.levels[depth - 1].going_on]
+        return table
