@@ -1,4 +1,4 @@
-"""Bits of ``status`` and values of ``finish_reason``, as csrc/core/status.h has them."""
+"""Bits of ``status`` and values of ``finish_reason``; csrc/core/status.h has those of the ops."""
 
 from enum import IntEnum, IntFlag
 
@@ -15,6 +15,8 @@ class Status(IntFlag):
     ZERO_RESIDUAL : no mass was left to draw the last token from; it is the last kept id
     BAD_Q : a proposal that is no probability, or has no row, at a draft that was tested
     BAD_PATH : a path or slots that cannot be relocated; nothing was moved
+    NAN_DRAFTS : the engine's alone: numbers of a drafter that draft nothing, NaN or all -inf; its
+        drafts from there on were dropped
     """
 
     OK = 0
@@ -26,6 +28,7 @@ class Status(IntFlag):
     ZERO_RESIDUAL = 1 << 5
     BAD_Q = 1 << 6
     BAD_PATH = 1 << 7
+    NAN_DRAFTS = 1 << 8
 
 
 class FinishReason(IntEnum):

@@ -49,8 +49,11 @@ def target_law(params: SamplingParams) -> Array:
 class Rounds:
     """Streams of one prompt, drafted by a family and verified against the table."""
 
-    def __init__(self, small: SmallDrafter, params: SamplingParams, count: int) -> None:
+    def __init__(
+        self, small: SmallDrafter, params: SamplingParams, count: int, *, cuts: bool = False
+    ) -> None:
         self.small = small
+        self.cuts = cuts
         self.drafter = TrainedDrafter(small.model, NUM_DRAFTS)
         self.streams = streams(count, params)
         self.start = len(self.streams[0].token_ids)
@@ -60,7 +63,8 @@ class Rounds:
     def round(self) -> list[tuple[int, ...]]:
         """What each stream emits."""
         batch = self.drafter.propose(self.streams, NUM_DRAFTS + 1)
-        assert batch.verify_lens == [NUM_DRAFTS + 1] * len(self.streams)
+        assert self.cuts or batch.verify_lens == [NUM_DRAFTS + 1] * len(self.streams)
+        assert self.cuts == (batch.status is not None)
         record = verified(batch, self.streams)
         emitted = []
         for stream, tokens, n in zip(
@@ -85,6 +89,7 @@ def verified(batch: DraftBatch, requests: Sequence[Stream]) -> AcceptRecord:
         rule="rejection",
         sampling=sampling_rules(requests, cpu),
         proposal=batch.proposal,
+        verify_lens=torch.tensor(batch.verify_lens, dtype=torch.int32),
     )
     assert int(record.status.max()) == 0
     return record
@@ -156,6 +161,36 @@ DRAWN = [
 @pytest.mark.parametrize("name", DRAWN)
 def test_law_of_a_round_and_of_several(name: str, tmp_path: Path) -> None:
     check(name, tmp_path)
+
+
+class TestNanAfterSomeDraft:
+    """After one token there is no next draft: the round ends there, and the law is kept."""
+
+    def check(self, path: Path) -> None:
+        small = SmallDrafter.of("dspark", path)
+        small.model.weights["markov_head.markov_w1.weight"][3] = torch.nan
+        rounds = Rounds(small, PARAMS, NUM_STREAMS, cuts=True)
+        rounds.round()
+        assert {len(batch) for batch in rounds.texts(3)} == {1, 2, 3}
+        while min(len(s.token_ids) for s in rounds.streams) < rounds.start + LENGTH:
+            rounds.round()
+        assert_follows(rounds.texts(LENGTH), text_law(PARAMS), "text")
+
+    def test_law(self, tmp_path: Path) -> None:
+        self.check(tmp_path)
+
+    def test_dropping_the_draft_before_fails(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        num_usable = DraftSampler.num_usable
+
+        def all_or_nothing(self: DraftSampler) -> Tensor:
+            usable = num_usable(self)
+            return torch.where(usable < len(self.levels), 0, usable)
+
+        monkeypatch.setattr(DraftSampler, "num_usable", all_or_nothing)
+        with pytest.raises(AssertionError):
+            self.check(tmp_path)
 
 
 def uncorrected_q(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from specfast import ops
 from specfast.ops.plan import ConfidenceForm
 from specfast.records import AcceptRecord
 from specfast.sampling import Proposal, SamplingRules
@@ -54,6 +55,11 @@ class DraftBatch:
     proposal : Proposal or None      what the drafts were drawn from, on the target's device: they
                                      are then tested by p / q. None: whatever they were made from,
                                      they are verified target-only, which is exact as well
+    confidence : float32 [B, N - 1] or None
+                                     of a chain, how sure the drafter is of each draft, from what
+                                     stands before it
+    confidence_form, temperatures    of ``confidence``, as ``ops.schedule_verify_lens`` takes them
+    status : B ints or None          specfast.Status bits that the drafter met, for the round's
 
     Drafts that were drawn must not be dropped by what they are: all siblings are there, in the
     order of their draws, and where ``verify_lens`` cuts may depend on earlier nodes alone. Their
@@ -68,6 +74,18 @@ class DraftBatch:
     verify_lens: list[int]
     parents: Tensor | None = None
     proposal: Proposal | None = None
+    confidence: Tensor | None = None
+    confidence_form: ConfidenceForm = "survival"
+    temperatures: Tensor | None = None
+    status: list[int] | None = None
+
+    def survival(self) -> Tensor | None:
+        """float32 [B, N - 1]: how likely each draft and all before it are accepted, if known."""
+        if self.confidence is None:
+            return None
+        form, temperatures = self.confidence_form, self.temperatures
+        schedule = ops.schedule_verify_lens(self.confidence, form=form, temperatures=temperatures)
+        return schedule.survival
 
     @classmethod
     def from_lists(

@@ -21,6 +21,7 @@ from specfast.drafters.draws import ChainDrafts, DraftSampler, probabilities
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle_chain import EagleChain, draft_eagle_chains, extend_eagle_chains
 from specfast.sampling import Proposal, RowRecord
+from specfast.status import Status
 
 Chain = EagleChain | BlockChain
 
@@ -40,17 +41,42 @@ class TrainedDrafter:
         Drafts per request and round, further limited by the block, by the engine's
         ``verify_width`` and by what the request may still emit.
 
+    temperatures : floats, optional
+        Of DSpark's confidences, one per draft of a block (sequential temperature scaling, see
+        ``planner.read_temperatures``). Absent: 1.
+
     Raises
     ------
     ValueError
-        ``num_drafts`` below 1.
+        ``num_drafts`` below 1; temperatures of another number, or without confidences.
+
+    Notes
+    -----
+    Where numbers of the drafter are not finite, its drafts end before them and the round is flagged
+    ``NAN_DRAFTS``.
     """
 
-    def __init__(self, model: EagleModel | DFlashModel, num_drafts: int = 7) -> None:
+    def __init__(
+        self,
+        model: EagleModel | DFlashModel,
+        num_drafts: int = 7,
+        *,
+        temperatures: Sequence[float] | None = None,
+    ) -> None:
         if num_drafts < 1:
             raise ValueError(f"TrainedDrafter: expected num_drafts >= 1, got {num_drafts}")
+        if temperatures is not None:
+            block = model.spec.block if model.spec.confidence is not None else None
+            if block is None:
+                raise ValueError("TrainedDrafter: expected no temperatures: it has no confidences")
+            if len(temperatures) != block.num_proposals:
+                raise ValueError(
+                    f"TrainedDrafter: expected temperatures of {block.num_proposals} drafts, "
+                    f"got {len(temperatures)}"
+                )
         self.model = model
         self.num_drafts = num_drafts
+        self.temperatures = temperatures
         self._chains: dict[int, Chain] = {}
 
     @property
@@ -80,11 +106,16 @@ class TrainedDrafter:
         chains = [self._chains[request.request_id] for request in requests]
         drafts = draft_chains(chains, depth, sampler)
         usable = sampler.num_usable().tolist()
+        wanted = [min(depth, drafts.tokens.shape[1]) for depth in depths]
         sampled = any(not request.params.is_greedy for request in requests)
         return DraftBatch(
             torch.cat([self._anchors(requests), drafts.tokens], 1).int(),
-            [1 + min(wanted, n) for wanted, n in zip(depths, usable, strict=True)],
+            [1 + min(pair) for pair in zip(wanted, usable, strict=True)],
             proposal=self._proposal(drafts, sampler) if sampled else None,
+            confidence=drafts.confidence,
+            confidence_form="logits",
+            temperatures=self._temperatures_of(drafts),
+            status=draft_status(wanted, usable),
         )
 
     def release(self, request_id: int) -> None:
@@ -100,6 +131,12 @@ class TrainedDrafter:
         """int64 [B, 1]."""
         return torch.tensor([[r.token_ids[-1]] for r in requests], device=self.model.device)
 
+    def _temperatures_of(self, drafts: ChainDrafts) -> Tensor | None:
+        if self.temperatures is None or drafts.confidence is None:
+            return None
+        count = drafts.tokens.shape[1]
+        return torch.tensor(self.temperatures[:count], device=self.model.device)
+
     def _chain(self, request: DraftRequest) -> Chain:
         return self._chains.setdefault(request.request_id, self.new_chain())
 
@@ -111,6 +148,14 @@ class TrainedDrafter:
             ids = drafts.candidates.flatten(0, 1).int()
             return Proposal(sparse_ids=ids, sparse_values=probabilities(rows, records))
         return Proposal(logits=rows, records=records, d2t=self.model.weights.get("d2t"))
+
+
+def draft_status(wanted: Sequence[int], usable: Sequence[int]) -> list[int] | None:
+    """Flags requests whose drafts end before they should; None where there are none."""
+    flags = [
+        int(Status.NAN_DRAFTS) if n < depth else 0 for depth, n in zip(wanted, usable, strict=True)
+    ]
+    return flags if any(flags) else None
 
 
 def extend_chains(chains: Sequence[Chain], next_tokens: Tensor, taps: Tensor) -> None:

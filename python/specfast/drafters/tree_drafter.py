@@ -13,7 +13,7 @@ from specfast.drafters.base import DraftBatch, DraftRequest
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle_chain import EagleChain
 from specfast.drafters.eagle_tree import draw, expand
-from specfast.drafters.trained import TrainedDrafter
+from specfast.drafters.trained import TrainedDrafter, draft_status
 from specfast.drafters.tree_sampler import TreeSampler
 from specfast.drafters.tree_shape import TreeShape
 
@@ -101,7 +101,9 @@ class TreeDrafter(TrainedDrafter):
         )
         depths = tree.positions - prefix_lens[:, None]
         lens = _verify_lens(depths, candidates.num_usable, limits)
-        return DraftBatch(tree.draft_tokens.int(), lens, tree.parents.int())
+        usable = candidates.num_usable.tolist()
+        status = draft_status([min(limit, depth) for limit in limits], usable)
+        return DraftBatch(tree.draft_tokens.int(), lens, tree.parents.int(), status=status)
 
     def _draw(
         self, requests: Sequence[DraftRequest], num_nodes: int, depth: int, limits: list[int]
@@ -112,11 +114,14 @@ class TreeDrafter(TrainedDrafter):
         rows = torch.tensor(shape.row_of_node(len(requests)), dtype=torch.int32, device=device)
         parents = torch.tensor(shape.parents, dtype=torch.int32, device=device)
         depths = torch.tensor(shape.depths, device=device).expand(len(requests), -1)
+        usable = sampler.num_usable()
+        wanted = [min(limit, len(shape.levels)) for limit in limits]
         return DraftBatch(
             torch.cat([self._anchors(requests), tokens], 1).int(),
-            _verify_lens(depths, sampler.num_usable(), limits),
+            _verify_lens(depths, usable, limits),
             parents.repeat(len(requests), 1),
             sampler.proposal(rows, self.model.weights.get("d2t")),
+            status=draft_status(wanted, usable.tolist()),
         )
 
     def _eagle_chains(self, requests: Sequence[DraftRequest]) -> list[EagleChain]:

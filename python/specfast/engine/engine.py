@@ -317,7 +317,10 @@ class Engine:
             verify_lens = agreed_lens(self._agreement, verify_lens, self.target.device)
         for request, prefix_len, rows in zip(requests, prefix_lens, verify_lens, strict=True):
             self._allocate(request, prefix_len + rows)
-        return self._commit(requests, self._verify(requests, draft, verify_lens))
+        verified = self._verify(requests, draft, verify_lens)
+        if draft.status is not None:
+            verified.record.status.bitwise_or_(torch.tensor(draft.status, dtype=torch.int32))
+        return self._commit(requests, verified)
 
     def _fly(self, fresh: Request | None) -> list[RoundOutput]:
         """Go on with the flight, or let it land; nothing where nobody of it is left."""
