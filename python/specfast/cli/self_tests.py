@@ -129,6 +129,25 @@ def _relocate_kv(impl: Any, device: str) -> Outputs:
     return {"keys": keys, "hidden": hidden, "status": status}
 
 
+def _commit_state(impl: Any, device: str) -> Outputs:
+    rng = _rng()
+    num_rows = BATCH * NODES
+    states = [
+        torch.randn(2, num_rows, 3, 8, generator=rng),
+        torch.randn(1, num_rows, 5, generator=rng),
+    ]
+    pools = [torch.zeros(2, 6, 3, 8).to(device), torch.zeros(1, 6, 5).to(device)]
+    path = (torch.arange(0, num_rows, NODES)[:, None] + torch.tensor([0, 2, 3, 6])).int()
+    status = impl.commit_state(
+        [tensor.to(device) for tensor in states],
+        pools,
+        path.to(device),
+        torch.tensor([4, 1, 5, 0], dtype=torch.int32).to(device),
+        torch.tensor([5, 0, 2, -1]).to(device),
+    )
+    return {"states": pools[0], "windows": pools[1], "status": status}
+
+
 def _accept_target_only(impl: Any, device: str) -> Outputs:
     logits = 4 * _logits()  # sure enough that paths have several tokens
     parents = _parents()
@@ -315,6 +334,7 @@ SELF_TESTS: dict[str, SelfTest] = {
     "accept_tree": _accept_tree,
     "build_tree": _build_tree,
     "build_verify_window": _build_verify_window,
+    "commit_state": _commit_state,
     "merge_row_stats": _merge_row_stats,
     "relocate_kv": _relocate_kv,
     "row_stats": _row_stats,
