@@ -20,6 +20,8 @@ struct LaunchShape {
   int cluster_size = 1;
   // The kernel begins with begin_after_previous_kernel() or with the two calls that it consists of.
   bool begins_early = false;
+  // All CTAs run at the same time or none does, so that they can wait for each other.
+  bool cooperative = false;
 };
 
 // First statement of a kernel that is launched while the one before it in the stream still runs
@@ -46,10 +48,7 @@ __device__ inline void begin_after_previous_kernel() {
   wait_for_previous_kernel();
 }
 
-// Launches kernel(params...) and checks the launch. Never synchronises.
-template <class... KernelArgs, class... Args>
-void launch(void (*kernel)(KernelArgs...), const LaunchShape& shape, cudaStream_t stream,
-            const Args&... args) {
+inline void allow_large_shapes(const void* kernel, const LaunchShape& shape) {
   // 48 KB in all need no permission; kernels declare some of that statically.
   constexpr size_t kWithoutPermission = 32 * 1024;
   constexpr int kPortableClusterSize = 8;
@@ -61,12 +60,37 @@ void launch(void (*kernel)(KernelArgs...), const LaunchShape& shape, cudaStream_
     SPECFAST_CUDA_CHECK(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
   }
+}
+
+// How many clusters of this shape run at the same time.
+template <class... KernelArgs>
+int max_clusters(void (*kernel)(KernelArgs...), const LaunchShape& shape) {
+  allow_large_shapes(reinterpret_cast<const void*>(kernel), shape);
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(shape.cluster_size);
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  cudaLaunchAttribute cluster;
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster_size), 1, 1};
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int count = 0;
+  SPECFAST_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&count, kernel, &config));
+  return count;
+}
+
+// Launches kernel(params...) and checks the launch. Never synchronises.
+template <class... KernelArgs, class... Args>
+void launch(void (*kernel)(KernelArgs...), const LaunchShape& shape, cudaStream_t stream,
+            const Args&... args) {
+  allow_large_shapes(reinterpret_cast<const void*>(kernel), shape);
   cudaLaunchConfig_t config{};
   config.gridDim = shape.grid;
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
-  cudaLaunchAttribute attributes[2];
+  cudaLaunchAttribute attributes[3];
   config.attrs = attributes;
   if (shape.cluster_size > 1) {
     cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
@@ -77,6 +101,11 @@ void launch(void (*kernel)(KernelArgs...), const LaunchShape& shape, cudaStream_
     cudaLaunchAttribute& early = attributes[config.numAttrs++];
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.cooperative) {
+    cudaLaunchAttribute& together = attributes[config.numAttrs++];
+    together.id = cudaLaunchAttributeCooperative;
+    together.val.cooperative = 1;
   }
   SPECFAST_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args...));
 }

@@ -43,7 +43,9 @@ struct GroupRange {
 
 // One row of logits with the edits of its request. The first groups of this part's share are
 // brought into scratch; what has no room there is read from memory by every pass.
-template <class T, bool kEdited>
+// kWritten: the launch that reads the rows also writes them, so that no load may take a value that
+// the read-only cache had before.
+template <class T, bool kEdited, bool kWritten = false>
 class LogitRow {
  public:
   using Element = T;
@@ -290,7 +292,9 @@ class LogitRow {
       const uint4* words = reinterpret_cast<const uint4*>(data_ + id);
       uint4* out = reinterpret_cast<uint4*>(&group);
       SPECFAST_UNROLL
-      for (size_t i = 0; i < sizeof(group) / sizeof(uint4); ++i) out[i] = __ldg(words + i);
+      for (size_t i = 0; i < sizeof(group) / sizeof(uint4); ++i) {
+        out[i] = kWritten ? words[i] : __ldg(words + i);
+      }
       return group;
     }
 #endif

@@ -12,11 +12,11 @@ struct Drawn {
 
 // The filtered distribution of one row after another. Whatever threads differ in is local to them;
 // everything that decides is the same on all threads of the team.
-// kRestorable: a row may also come from a record of it.
-template <class T, bool kEdited, bool kRestorable = false>
+// kRestorable: a row may also come from a record of it. kWritten: see LogitRow.
+template <class T, bool kEdited, bool kRestorable = false, bool kWritten = false>
 class RowDistribution {
  public:
-  LogitRow<T, kEdited> logits;
+  LogitRow<T, kEdited, kWritten> logits;
   Exchange exchange;
   RowMasses masses;
 

@@ -162,6 +162,16 @@ SPECFAST_HD void store_float(float value, Float16* target) {
 #endif
 }
 
+// The same as a value; NaN has one form.
+template <class T>
+SPECFAST_HD T rounded_to(float value) {
+  uint32_t nan = 0x7fc00000u;
+  if (value != value) memcpy(&value, &nan, sizeof(value));
+  T out;
+  store_float(value, &out);
+  return out;
+}
+
 // A read-only integer array that is int32 or int64, as the caller has it.
 struct IdView {
   const void* data;

@@ -18,6 +18,7 @@ from specfast.records import (  # noqa: E402
 )
 from specfast.sampling import (  # noqa: E402
     Coins,
+    DraftedBlock,
     LogitEdits,
     MergedRows,
     Proposal,
@@ -38,6 +39,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AcceptRecord",
     "Coins",
+    "DraftedBlock",
     "Engine",
     "FinishReason",
     "FinishRules",

@@ -209,6 +209,32 @@ class SampledRows:
 
 
 @dataclass
+class DraftedBlock:
+    """The drafts of a block of G steps, and the distributions that they were drawn from.
+
+    B requests. Row b * G + step of ``records`` is q of draft ``step``, over the logits as the op
+    left them: the rows of a chain's :class:`Proposal`.
+
+    tokens : int32 [B, G]    target ids; -1 in padded slots
+    records : RowRecord [B * G]
+    status : int32 [B]       specfast.Status bits
+    """
+
+    tokens: Tensor
+    records: RowRecord
+    status: Tensor
+
+    @classmethod
+    def empty(cls, batch_size: int, num_steps: int, device: torch.device | str) -> DraftedBlock:
+        """Allocate the buffers, uninitialised; ops write every element."""
+        return cls(
+            tokens=torch.empty(batch_size, num_steps, dtype=torch.int32, device=device),
+            records=RowRecord.empty(batch_size * num_steps, device),
+            status=torch.empty(batch_size, dtype=torch.int32, device=device),
+        )
+
+
+@dataclass
 class RowStats:
     """What one shard of the vocabulary says of R verify rows, or G shards together.
 

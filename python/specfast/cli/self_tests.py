@@ -213,6 +213,20 @@ def _sample(impl: Any, logits: Tensor, device: str, num_draws: int = 1) -> specf
     return drawn
 
 
+def _sample_markov_block(impl: Any, device: str) -> Outputs:
+    # Weights on a grid on which no sum is rounded, in whatever order.
+    def grid(rows: int) -> Tensor:
+        return (torch.randint(-4, 5, (rows, 64), generator=_rng()) / 8).bfloat16().to(device)
+
+    logits = _logits().view(BATCH, NODES, VOCAB).to(device)
+    w1, w2 = grid(VOCAB), grid(VOCAB)
+    block = impl.sample_markov_block(
+        logits, w1, w2, _anchors().to(device), _sampling(device), _prefix_lens().to(device)
+    )
+    packed = block.records.packed
+    return {"logits": logits, "tokens": block.tokens, "records": packed, "status": block.status}
+
+
 def _schedule_verify_lens(impl: Any, device: str) -> Outputs:
     # Coarse logits: some survivals tie at the cut.
     logits = torch.randn(BATCH, NODES - 1, generator=_rng()).round() + 1
@@ -338,6 +352,7 @@ SELF_TESTS: dict[str, SelfTest] = {
     "merge_row_stats": _merge_row_stats,
     "relocate_kv": _relocate_kv,
     "row_stats": _row_stats,
+    "sample_markov_block": _sample_markov_block,
     "sample_rows": _sample_rows,
     "schedule_verify_lens": _schedule_verify_lens,
     "select_and_build_tree": _select_and_build_tree,

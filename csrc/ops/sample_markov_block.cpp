@@ -1,0 +1,70 @@
+#include "ops/sample_markov_block.h"
+
+#include <vector>
+
+namespace specfast {
+namespace {
+
+template <class T, class W>
+class SerialBlock {
+ public:
+  explicit SerialBlock(const MarkovBlockParams& p)
+      : p_(p), row_(p.vocab_size, 0), embedded_(p.rank) {
+    row_.place(team_, 0);
+    row_.logits.divide(team_);
+  }
+
+  void run(int32_t b) {
+    MarkovRequest request = MarkovRequest::load(p_, b);
+    int64_t previous = p_.anchors[b];
+    for (int32_t step = 0; step < p_.num_steps; ++step) {
+      if (request.padded) {
+        write_markov_draw(p_, b, step, MarkovDraw::none(), kStatusOk);
+        continue;
+      }
+      T* logits =
+          static_cast<T*>(p_.logits) + b * p_.request_stride + int64_t{step} * p_.step_stride;
+      int32_t status = request.sampling.status;
+      if (previous >= 0 && previous < p_.num_embeddings) {
+        correct(previous, logits);
+      } else {
+        status |= kBadToken;
+      }
+      MarkovDraw draw = MarkovDraw::of(row_, team_, logits, request.sampling, step);
+      write_markov_draw(p_, b, step, draw, status);
+      previous = markov_target_id(p_, draw.column);
+    }
+  }
+
+ private:
+  void correct(int64_t previous, T* logits) {
+    const W* embedding = static_cast<const W*>(p_.w1) + previous * p_.rank;
+    for (int32_t k = 0; k < p_.rank; ++k) embedded_[k] = to_float(embedding[k]);
+    const W* weights = static_cast<const W*>(p_.w2);
+    for (int64_t id = 0; id < p_.vocab_size; ++id) {
+      float bias = weighted_sum(weights + id * p_.rank, embedded_.data(), p_.rank);
+      logits[id] = rounded_to<T>(to_float(logits[id]) + bias);
+    }
+  }
+
+  const MarkovBlockParams& p_;
+  SerialTeam team_;
+  RowDistribution<T, false> row_;
+  std::vector<float> embedded_;
+};
+
+template <class T, class W>
+void run_all(const MarkovBlockParams& p) {
+  SerialBlock<T, W> block(p);
+  for (int32_t b = 0; b < p.batch_size; ++b) block.run(b);
+}
+
+}  // namespace
+
+void sample_markov_block_cpu(const MarkovBlockParams& p) {
+  if (p.weights_type == FloatType::kFloat32) return run_all<float, float>(p);
+  if (p.logits_type == FloatType::kFloat32) return run_all<float, BFloat16>(p);
+  run_all<BFloat16, BFloat16>(p);
+}
+
+}  // namespace specfast
