@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from cli.test_evaluation import CHAINS
 from cli.test_generate import prompt_file as prompt_file
 from cli.test_trained_drafter import dspark, eagle, sizes_of
 from drafters.by_formula import Sizes
+from safetensors.torch import load_file, save_file
 from specfast.cli import app
+from specfast.cli.calibration import Calibration, SurvivalBin
 from specfast.cli.chart import check_chart, write_chart
 from specfast.cli.draft_meter import DraftMeter
 from specfast.cli.engines import warm_engine
@@ -41,6 +46,17 @@ def dspark_behind_anchor(path: Path, sizes: Sizes) -> Path:
     """As DFlash has it: the anchor's row drafts nothing."""
     config = json.loads((dspark(path, sizes) / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, "sample_from_anchor": False}))
+    return path
+
+
+def dspark_with_confidence(path: Path, sizes: Sizes) -> Path:
+    config = json.loads((dspark(path, sizes) / "config.json").read_text())
+    changed = {"enable_confidence_head": True, "confidence_head_with_markov": False}
+    (path / "config.json").write_text(json.dumps({**config, **changed}))
+    tensors = load_file(path / "model.safetensors")
+    tensors["confidence_head.proj.weight"] = torch.zeros(1, sizes.hidden)
+    tensors["confidence_head.proj.bias"] = torch.tensor([1.5])
+    save_file(tensors, path / "model.safetensors")
     return path
 
 
@@ -137,6 +153,48 @@ def test_report_shows_positions_and_lengths(
     assert [bar.get_height() for bar in by_position.patches] == [3 / 4, 2 / 4, 1 / 4]
     assert list(by_position.lines[0].get_ydata()) == [3 / 4, 1.0, 1 / 2]
     assert [bar.get_height() for bar in lengths.patches] == [1, 1, 1, 1]
+
+
+def test_report_shows_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = pytest.importorskip("matplotlib.figure")
+    drawn: list[Any] = []
+    savefig = figure.Figure.savefig
+
+    def noted(self: Any, *arguments: Any, **options: Any) -> None:
+        drawn.append(self)
+        savefig(self, *arguments, **options)
+
+    monkeypatch.setattr(figure.Figure, "savefig", noted)
+    bins = [SurvivalBin(3, 0.25, 0.0), SurvivalBin(5, 0.75, 0.5)]
+    calibrated = replace(CHAINS, calibration=Calibration(bins, bins, 0.25))
+    write_chart(tmp_path / "chart.png", "a drafter with confidences", calibrated)
+    line = drawn[0].axes[2].lines[1]
+    assert list(line.get_xdata()) == [0.25, 0.75]
+    assert list(line.get_ydata()) == [0.0, 0.5]
+
+
+def test_survivals_come_from_the_drafter(
+    model_path: Path, prompt_file: Path, tmp_path: Path
+) -> None:
+    drafter = dspark_with_confidence(tmp_path / "drafter", sizes_of(model_path))
+    out = tmp_path / "out.json"
+    arguments = ("--model", model_path, "--drafter", drafter, "--prompts", prompt_file)
+    arguments += ("--max-new-tokens", 30, "--ignore-eos", "--json", out)
+    result = run("eval", *arguments)
+    assert result.exit_code == 0, result.stderr
+    evaluation = json.loads(out.read_text())["evaluation"]
+    calibration = evaluation["calibration"]
+    # The head is a bias alone: a draft survives the one before with the same chance.
+    chance = 1 / (1 + math.exp(-1.5))
+    predicted = [one["predicted"] for one in calibration["by_position"]]
+    assert predicted == pytest.approx([chance**n for n in range(1, len(predicted) + 1)], abs=1e-5)
+    first = calibration["by_position"][0]
+    assert first["count"] == evaluation["decided_by_position"][0]
+    assert first["accepted"] == pytest.approx(evaluation["conditional_acceptance"][0])
+    assert sum(one["count"] for one in calibration["bins"]) == sum(
+        one["count"] for one in calibration["by_position"]
+    )
+    assert cells(result)["survival calibration error"] == f"{calibration['error']:.3f}"
 
 
 def test_warming_up_is_no_part_of_the_cost(

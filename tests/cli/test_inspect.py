@@ -94,6 +94,15 @@ def test_another_target(changes: dict[str, int], words: str, tmp_path: Path) -> 
     refused(run(path, "--model", target_of(tmp_path / "target", **changes)), words)
 
 
+def test_other_tokens(tmp_path: Path) -> None:
+    path = CASES["nested-aux-ids"].write(tmp_path / "drafter")
+    target = target_of(tmp_path / "target")
+    for directory, token in ((path, "a"), (target, "b")):
+        content = json.dumps({"model": {"vocab": {token: 7}}})
+        (directory / "tokenizer.json").write_text(content)
+    refused(run(path, "--model", target), "'a' at id 7, the target's 'b'")
+
+
 def test_bad_input(tmp_path: Path) -> None:
     refused(run(tmp_path / "none"), f"specfast: {tmp_path / 'none'} does not exist")
     path = CASES["nested-aux-ids"].write(tmp_path / "drafter")

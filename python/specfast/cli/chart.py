@@ -22,12 +22,17 @@ def check_chart(path: Path) -> None:
 
 
 def write_chart(path: Path, title: str, evaluation: Evaluation) -> None:
-    """Acceptance by position and how many drafts rounds accepted, side by side."""
+    """Acceptance by position and how many drafts rounds accepted, side by side.
+
+    Beside them, for a drafter with confidences, accepted shares over predicted survivals.
+    """
     from matplotlib.figure import Figure  # without pyplot no window system is looked for
 
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    calibration = evaluation.calibration
+    panels = 2 if calibration is None else 3
+    figure = Figure(figsize=(5 * panels, 4), layout="constrained")
     figure.suptitle(title, fontsize="medium", parse_math=False)
-    by_position, lengths = figure.subplots(1, 2)
+    by_position, lengths, *others = figure.subplots(1, panels)
     share = evaluation.acceptance_by_position
     conditional = [math.nan if c is None else c for c in evaluation.conditional_acceptance]
     positions = range(1, len(share) + 1)
@@ -47,6 +52,15 @@ def write_chart(path: Path, title: str, evaluation: Evaluation) -> None:
     )
     lengths.set(xlabel="accepted drafts", ylabel="rounds", xticks=range(len(counts)))
     lengths.legend()
+    if calibration is not None:
+        (survival,) = others
+        predicted = [one.predicted for one in calibration.bins]
+        accepted = [one.accepted for one in calibration.bins]
+        survival.plot([0, 1], [0, 1], "--", color="gray", label="as predicted")
+        label = f"in tenths, error {calibration.error:.3f}"
+        survival.plot(predicted, accepted, "o-", color="tab:purple", label=label)
+        survival.set(xlabel="predicted survival", ylabel="accepted", xlim=(0, 1), ylim=(0, 1.05))
+        survival.legend()
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=120)
     write_whole(path, image.getvalue())

@@ -24,12 +24,17 @@ class DraftMeter:
         self._drafter = drafter
         self._device = device
         self._node_depths: dict[int, list[int]] = {}
+        self._survivals: dict[int, list[float]] = {}
 
     def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
         with self._timed():
             draft = self._drafter.propose(requests, verify_width)
         ids = [request.request_id for request in requests]
         self._node_depths = dict(zip(ids, node_depths(draft), strict=True))
+        survival = draft.survival()
+        self._survivals = {}
+        if survival is not None:
+            self._survivals = dict(zip(ids, survival.tolist(), strict=True))
         return draft
 
     def release(self, request_id: int) -> None:
@@ -40,6 +45,10 @@ class DraftMeter:
         if num_proposed == 0:
             return 0
         return max(self._node_depths[request_id][1 : 1 + num_proposed])
+
+    def survival(self, request_id: int, num_proposed: int) -> list[float]:
+        """Of the first ``num_proposed`` drafts of the last round; none without confidences."""
+        return self._survivals.get(request_id, [])[:num_proposed]
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

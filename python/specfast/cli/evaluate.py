@@ -13,6 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from specfast.cli.calibration import calibrate
 from specfast.cli.chart import check_chart, write_chart
 from specfast.cli.decoding import decode
 from specfast.cli.draft_meter import metered
@@ -128,16 +129,19 @@ def evaluate(
     engine = warm_engine(target, meter, options, prompt_ids, params)
     meter.seconds = 0.0
     depths: list[list[int]] = [[] for _ in prompt_ids]
+    survivals: list[list[list[float]]] = [[] for _ in prompt_ids]
     with Progress(console=stderr, transient=True) as progress:
         task = progress.add_task("Decoding", total=len(texts) * max_new_tokens)
 
         def note(index: int, output: RoundOutput) -> None:
             depths[index].append(meter.depth(output.request_id, output.num_proposed))
+            survivals[index].append(meter.survival(output.request_id, output.num_proposed))
             progress.advance(task, len(output.token_ids))
 
         decoding = decode(engine, prompt_ids, params, note)
     train_block = None if spec is None or spec.block is None else spec.block.num_rows
     evaluation = evaluate_rounds(decoding, depths, meter.seconds, train_block)
+    evaluation = replace(evaluation, calibration=calibrate(decoding, survivals))
     sentences = list(hints(evaluation, spec, verify_width))
 
     where = f"{drafter}{' trees' if tree else ''} for {title(target)}"
@@ -207,6 +211,8 @@ def _rows(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
     yield "proposals m, at most", f"{lengths.proposals}"
     yield "verify rows m + 1, at most", f"{lengths.verify_rows}"
     yield "outputs, at most", f"{lengths.outputs}"
+    if evaluation.calibration is not None:
+        yield "survival calibration error", f"{evaluation.calibration.error:.3f}"
     for name, seconds in (("draft", cost.draft), ("verify + accept", cost.verify_accept)):
         per_round = 1000 * seconds / max(summary.rounds, 1)
         share = seconds / max(cost.draft + cost.verify_accept, 1e-9)

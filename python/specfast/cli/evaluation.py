@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from specfast.cli.calibration import Calibration
 from specfast.cli.decoding import Decoding
 from specfast.cli.summary import Summary, summarize
 from specfast.engine import RoundOutput
@@ -58,6 +59,7 @@ class Evaluation:
     fully_accepted_rounds : those that accepted drafts as deep as they went
     length_histogram : rounds that accepted 0, 1, ... drafts
     repetition_rate : share of the outputs' 4-grams that the same output had before
+    calibration : of a drafter with confidences
     """
 
     summary: Summary
@@ -72,6 +74,7 @@ class Evaluation:
     repetition_rate: float
     lengths: Lengths
     cost: Cost
+    calibration: Calibration | None = None
 
     @property
     def acceptance_by_position(self) -> list[float]:

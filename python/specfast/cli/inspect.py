@@ -22,6 +22,7 @@ from specfast.drafters.checkpoint import (
     DrafterSpec,
     TargetSizes,
     match_target,
+    match_tokenizers,
     read_spec,
 )
 
@@ -69,6 +70,7 @@ def inspect(
         spec = read_spec(files)
         if model is not None:
             spec = match_target(spec, TargetSizes.read(model))
+            match_tokenizers(drafter, model)
     except DrafterError as error:
         raise CliError(f"{drafter}: {error}") from error
     summaries = {}

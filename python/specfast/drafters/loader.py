@@ -12,6 +12,7 @@ from specfast.drafters.checkpoint import (
     DrafterSpec,
     DraftTarget,
     match_target,
+    match_tokenizers,
     read_spec,
 )
 from specfast.drafters.checkpoint.other_readings import other_readings
@@ -53,8 +54,9 @@ def load_drafter(
     ------
     DrafterError
         A file that is missing or damaged; a field of the config that is missing or not supported; a
-        tensor that is unknown, missing or misshaped; a target of another hidden size, vocabulary or
-        number of layers. Names them, and both values.
+        tensor that is unknown, missing or misshaped; a target of another hidden size, vocabulary,
+        number of layers or, where both bring a tokenizer.json, with other tokens. Names them, and
+        both values.
     """
     return _model(*_spec_and_weights(Path(path), target, dtype))
 
@@ -77,6 +79,7 @@ def _spec_and_weights(
     files = CheckpointFiles(path)
     try:
         spec = match_target(read_spec(files), target.sizes)
+        match_tokenizers(path, target.directory)
         return spec, load_weights(files, spec, target, dtype)
     except DrafterError as error:
         raise DrafterError(f"{path}: {error}") from error

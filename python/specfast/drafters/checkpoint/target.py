@@ -52,11 +52,13 @@ class DraftTarget:
 
     embedding : [at least vocab_size, hidden_size]
     lm_head : the same shape; may be the same tensor
+    directory : where the target was loaded from, if it was; its tokenizer may be there
     """
 
     sizes: TargetSizes
     embedding: Tensor
     lm_head: Tensor
+    directory: Path | None = None
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> DraftTarget:
@@ -75,7 +77,8 @@ class DraftTarget:
         lm_head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         if not isinstance(embedding, nn.Embedding) or not isinstance(lm_head, nn.Linear):
             raise DrafterError(f"{type(model).__name__} has no plain embedding and LM head")
-        return cls(sizes, embedding.weight.detach(), lm_head.weight.detach())
+        directory = Path(model.name_or_path) if model.name_or_path else None
+        return cls(sizes, embedding.weight.detach(), lm_head.weight.detach(), directory)
 
 
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
