@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from engine.drafters import FixedDrafter, OracleDrafter
+from engine.drafters import DrawingDrafter, FixedDrafter, OracleDrafter
 from engine.models import VOCAB, answer_from_table, plain_greedy, random_prompt, tiny_model
 from specfast import FinishReason, SamplingParams, Status
 from specfast.drafters import DraftBatch, Drafter, NgramDrafter
@@ -126,6 +127,21 @@ def test_sampled_and_greedy_requests_decide_as_without_tiers(
     alone = sampled_run(device, company, drafters[0], None)
     padded = sampled_run(device, company, drafters[1], tiers(4, capture=capture))
     assert padded == alone
+
+
+@pytest.mark.parametrize("branches", [(1, 1), (2, 2)], ids=["chain", "tree"])
+def test_drawn_drafts_decide_as_without_tiers(
+    branches: tuple[int, int], capture: bool, device: str
+) -> None:
+    """Their q is read by the graph; requests come and go, so that its rows move."""
+    generator = torch.Generator().manual_seed(3)
+    table = torch.randn(VOCAB, VOCAB, generator=generator).to(device)
+
+    def run(sizes: VerifyTiers | None) -> Any:
+        company = [replace(p, logprobs=None) for p in (*COMPANY, *WITHOUT_FILTERS)]
+        return sampled_run(device, company, DrawingDrafter(table, branches), sizes)
+
+    assert run(tiers(1, 4, capture=capture)) == run(None)
 
 
 def test_a_tier_does_not_change_a_request(capture: bool, device: str) -> None:

@@ -9,6 +9,7 @@ from typing import Literal
 from specfast.drafters.base import DraftBatch
 from specfast.engine.requests import Request
 from specfast.engine.round_inputs import MAX_END_IDS
+from specfast.engine.round_proposal import ProposalForm, num_rows_of
 from specfast.sampling_params import LogprobsMode
 
 CapturedRule = Literal["greedy", "temperature", "filtered"]
@@ -20,14 +21,16 @@ class RoundForm:
 
     drafted : on the host, before the round, or on the device, as a part of it
     tree : drafts are trees, not chains
-    rule : the greedy rule; target-only by temperature alone; target-only with top-k, top-p, min-p
+    rule : the greedy rule; a sampled one by temperature alone, or with top-k, top-p, min-p
     logprobs : which log-probabilities are asked for, if any
+    proposal : of the host's drafts; they are then tested by p / q, others are target-only
     """
 
     drafted: Literal["host", "device"]
     tree: bool
     rule: CapturedRule
     logprobs: LogprobsMode | None = None
+    proposal: ProposalForm | None = None
 
     @classmethod
     def of(cls, requests: Sequence[Request], draft: DraftBatch | None) -> RoundForm:
@@ -40,23 +43,28 @@ class RoundForm:
         rule: CapturedRule = "temperature"
         if all(p.is_plain_greedy for p in params) and not modes:
             rule = "greedy"
-        elif any(p.top_k > 1 or p.top_p < 1 or p.min_p > 0 for p in params):
+        elif any(p.top_k > 0 or p.top_p < 1 or p.min_p > 0 for p in params):
             rule = "filtered"
-        on_host = draft is not None
         tree = draft is not None and draft.parents is not None
-        return cls("host" if on_host else "device", tree, rule, min(modes, default=None))
+        proposal = None
+        if draft is not None and draft.proposal is not None and rule != "greedy":
+            proposal = ProposalForm.of(draft.proposal)
+        drafted: Literal["host", "device"] = "host" if draft is not None else "device"
+        return cls(drafted, tree, rule, min(modes, default=None), proposal)
 
 
 def why_eager(requests: Sequence[Request], draft: DraftBatch | None) -> str | None:
     """Why this round cannot be captured; None if it can."""
     params = [request.params for request in requests]
     if draft is not None and draft.proposal is not None:
-        return "drafts are tested against the distribution that they were drawn from"
+        rows, most = num_rows_of(draft.proposal), draft.tokens.numel()
+        if rows > most:
+            return f"a proposal has {rows} rows for {most} nodes"
     if any(p.has_penalties or p.logit_bias for p in params):
         return "penalties and biases change from round to round"
     if len({p.logprobs for p in params if p.logprobs is not None}) > 1:
         return "requests ask for two kinds of log-probabilities"
-    most = max(len(request.end_token_ids) for request in requests)
-    if most > MAX_END_IDS:
-        return f"a request has {most} ids that end it, and {MAX_END_IDS} are captured"
+    ends = max(len(request.end_token_ids) for request in requests)
+    if ends > MAX_END_IDS:
+        return f"a request has {ends} ids that end it, and {MAX_END_IDS} are captured"
     return None

@@ -56,9 +56,15 @@ class TierRound:
     """
 
     def __init__(
-        self, place: RoundPlace, tier: VerifyTier, form: RoundForm, inputs: RoundInputs
+        self,
+        place: RoundPlace,
+        tier: VerifyTier,
+        form: RoundForm,
+        inputs: RoundInputs,
+        proposal: Proposal | None = None,
     ) -> None:
         self.inputs = inputs
+        self._proposal = proposal
         self._place = place
         self._tier = tier
         self._form = form
@@ -151,7 +157,7 @@ class TierRound:
 
     def _draft(self, slots: DraftSlots) -> DeviceDrafts:
         if self._form.drafted == "host":
-            return DeviceDrafts()
+            return DeviceDrafts(self._proposal)
         return cast(DeviceDrafter, self._place.drafter).draft(slots)
 
     def _plan(self, drafts: DeviceDrafts) -> Tensor:

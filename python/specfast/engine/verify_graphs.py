@@ -15,12 +15,14 @@ from specfast.engine.pool import PagedKvPool, PageTable
 from specfast.engine.requests import Request
 from specfast.engine.round_form import RoundForm, why_eager
 from specfast.engine.round_inputs import RoundInputs
+from specfast.engine.round_proposal import ProposalForm, RoundProposal
 from specfast.engine.target import Target
 from specfast.engine.tier_round import RoundPlace, TierRound
 from specfast.engine.verified_round import VerifiedRound
 from specfast.engine.verify_tiers import VerifyTier, VerifyTiers
 from specfast.engine.window_attention import attention_workspace, unsupported_attention
 from specfast.planner import PlannerMode
+from specfast.sampling import Proposal
 
 _logger = logging.getLogger(__name__)
 
@@ -145,6 +147,7 @@ class VerifyGraphs:
             size: RoundInputs(size, tiers.width, target.device)
             for size in {tier.num_requests for tier in tiers.tiers}
         }
+        self._proposals: dict[tuple[ProposalForm, int], RoundProposal] = {}
         self._rounds: dict[RoundForm, dict[VerifyTier, CapturedRound]] = {}
         self._logged: set[str] = set()
 
@@ -180,10 +183,21 @@ class VerifyGraphs:
         tier: VerifyTier,
     ) -> CapturedRound:
         """Make a round at ``tier`` ready to be launched."""
-        captured = self.at(RoundForm.of(requests, draft), tier)
+        form = RoundForm.of(requests, draft)
+        if form.proposal is not None and draft is not None and draft.proposal is not None:
+            self._room_for(form.proposal, draft.proposal)
+            place = self._proposals[form.proposal, tier.num_requests]
+            place.load(draft.proposal, draft.tokens)
+        captured = self.at(form, tier)
         self._place.page_table.flush()
         captured.round.inputs.load(requests, draft, verify_lens)
         return captured
+
+    def _room_for(self, form: ProposalForm, like: Proposal) -> None:
+        for size in self._inputs:
+            if (form, size) not in self._proposals:
+                room = RoundProposal(like, size, self.tiers.width, self.device)
+                self._proposals[form, size] = room
 
     def verify(
         self, requests: Sequence[Request], draft: DraftBatch, verify_lens: Sequence[int]
@@ -201,7 +215,10 @@ class VerifyGraphs:
         rounds = {}
         for tier in reversed(self.tiers.tiers):
             inputs = self._inputs[tier.num_requests]
-            rounds[tier] = self._capture(TierRound(self._place, tier, form, inputs))
+            proposal = None
+            if form.proposal is not None:
+                proposal = self._proposals[form.proposal, tier.num_requests].proposal
+            rounds[tier] = self._capture(TierRound(self._place, tier, form, inputs, proposal))
         self._rounds[form] = rounds
 
     def _capture(self, round_: TierRound) -> CapturedRound:
