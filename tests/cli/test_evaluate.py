@@ -236,7 +236,6 @@ def test_bad_input(
 
     refused("--drafter is none", "--drafter", "none")
     refused("unknown drafter 'absent'", "--drafter", "absent")
-    refused("trained drafters make chains", "--drafter", tmp_path, "--tree")
     refused("cannot read the prompt file", "--prompts", tmp_path / "absent")
     refused("temperature", "--temperature", -1)
     refused("cannot write", "--json", tmp_path / "absent" / "out.json")

@@ -88,7 +88,12 @@ def test_of_another_target(model_path: Path, tmp_path: Path) -> None:
     assert result.stderr.count("\n") == 1
 
 
-def test_no_trees(model_path: Path, tmp_path: Path) -> None:
-    result = run(PROMPT, "--model", model_path, "--drafter", tmp_path, "--tree")
+def test_trees_are_of_eagle(model_path: Path, tmp_path: Path) -> None:
+    shared = (PROMPT, "--model", model_path, "--tree", "--max-new-tokens", 12, "--check")
+    drafter = eagle(tmp_path / "eagle", sizes_of(model_path))
+    result = run(*shared, "--drafter", drafter)
+    assert result.exit_code == 0, result.stderr
+    drafter = dspark(tmp_path / "dspark", sizes_of(model_path))
+    result = run(*shared, "--drafter", drafter)
     assert result.exit_code == 2
-    assert "trained drafters make chains" in result.stderr
+    assert "a drafter of the family dspark has chains" in result.stderr

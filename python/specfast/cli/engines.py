@@ -19,8 +19,10 @@ from specfast.drafters import (
     DraftTarget,
     NgramDrafter,
     TrainedDrafter,
+    TreeDrafter,
     load_drafter,
 )
+from specfast.drafters.eagle import EagleModel
 from specfast.engine import Engine, RoundOutput, VerifyTiers
 from specfast.engine.target import Target
 from specfast.engine.verify_graphs import MAX_ROWS
@@ -60,8 +62,6 @@ class EngineOptions:
             )
         if self.tree and self.drafter == "none":
             raise CliError("--tree needs a drafter, and --drafter is none")
-        if self.tree and self.drafter not in DRAFTERS:
-            raise CliError("--tree is for --drafter ngram: trained drafters make chains")
 
 
 def make_drafter(target: TargetModel, options: EngineOptions) -> Drafter | None:
@@ -76,7 +76,14 @@ def make_drafter(target: TargetModel, options: EngineOptions) -> Drafter | None:
         loaded = load_drafter(options.drafter, draft_target, target.dtype.torch_dtype)
     except DrafterError as error:
         raise CliError(str(error)) from error
-    return TrainedDrafter(loaded, num_drafts)
+    if not options.tree:
+        return TrainedDrafter(loaded, num_drafts)
+    if not isinstance(loaded, EagleModel):
+        family = loaded.spec.family
+        raise CliError(
+            f"--tree is for ngram and EAGLE: a drafter of the family {family} has chains"
+        )
+    return TreeDrafter(loaded, max(options.verify_width, 2))
 
 
 def check_graphs(target: TargetModel, options: EngineOptions, num_prompts: int) -> None:
