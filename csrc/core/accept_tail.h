@@ -11,12 +11,11 @@ struct TailInputs {
   SPECFAST_HD TailInputs(Team& team, const AcceptParams& p, int b, const Window& window) {
     if (team.part() != 0) return;
     const FinishParams& finish = p.finish;
-    prefix_len = legal_prefix_len(p, b);
-    if (prefix_len != p.prefix_lens[b]) status |= kBadParam;
-    if (finish.max_tokens_left != nullptr) limit = max_of(finish.max_tokens_left[b], 0);
+    given_prefix_len = p.prefix_lens[b];
+    if (finish.max_tokens_left != nullptr) given_limit = finish.max_tokens_left[b];
     if (finish.min_tokens_left != nullptr) minimum = finish.min_tokens_left[b];
-    if (finish.ignore_eos != nullptr) ignore_eos = finish.ignore_eos[b] != 0;
-    if (p.accumulate_status) status |= p.status[b];
+    if (finish.ignore_eos != nullptr) ignore_eos = finish.ignore_eos[b];
+    if (p.accumulate_status) earlier_status = p.status[b];
     int i = team.rank();
     if (i < finish.num_eos + finish.num_stop) first_ending = ending_id(p, b, i);
     if (p.slots && i < min_of(p.width, window.rows)) first_slot = p.out_cache_loc[window.base + i];
@@ -29,11 +28,15 @@ struct TailInputs {
     return finish.stop_token_ids[static_cast<int64_t>(b) * finish.num_stop + i - finish.num_eos];
   }
 
-  int32_t prefix_len = 0;
-  int32_t limit = INT32_MAX;  // tokens that may be emitted
-  int32_t minimum = 0;        // tokens before EOS or a stop id counts
-  bool ignore_eos = false;
-  int32_t status = kStatusOk;  // of an op before this one, and of the numbers above
+  // Tokens that may be emitted.
+  SPECFAST_HD int32_t limit() const { return max_of(given_limit, 0); }
+
+  // As they came: to look at them would be to wait for them.
+  int32_t given_prefix_len = 0;
+  int32_t given_limit = INT32_MAX;
+  int32_t minimum = 0;  // tokens before EOS or a stop id counts
+  uint8_t ignore_eos = 0;
+  int32_t earlier_status = kStatusOk;  // of an op before this one
   int32_t first_ending = kNoToken;
   int64_t first_slot = -1;
 };
@@ -49,14 +52,15 @@ template <class Team>
 SPECFAST_HD Truncation truncate(Team& team, const AcceptParams& p, int b,
                                 const TailInputs<Team>& in, const Path& path) {
   constexpr int kReasons = 4;
-  int32_t end = min_of(path.length, in.limit);
+  int32_t limit = in.limit();
+  int32_t end = min_of(path.length, limit);
   int32_t num_eos = p.finish.num_eos;
   int32_t num_endings = num_eos + p.finish.num_stop;
   int32_t earliest = INT32_MAX;
   SPECFAST_NO_UNROLL
   for (int32_t i = team.rank(); i < num_endings; i += team.size()) {
     bool is_eos = i < num_eos;
-    if (is_eos && in.ignore_eos) continue;
+    if (is_eos && in.ignore_eos != 0) continue;
     int32_t ending = i == team.rank() ? in.first_ending : in.ending_id(p, b, i);
     SPECFAST_NO_UNROLL
     for (int32_t at = max_of(in.minimum, 1) - 1; at < end; ++at) {
@@ -68,7 +72,7 @@ SPECFAST_HD Truncation truncate(Team& team, const AcceptParams& p, int b,
   }
   if (num_endings > 0) earliest = team.min(earliest);
   if (earliest != INT32_MAX) return {earliest / kReasons + 1, earliest % kReasons};
-  if (path.length >= in.limit) return {in.limit, kFinishedLength};
+  if (path.length >= limit) return {limit, kFinishedLength};
   return {path.length, kNotFinished};
 }
 
@@ -95,6 +99,8 @@ template <class Team>
 SPECFAST_HD int32_t write_record(Team& team, const AcceptParams& p, int b, const Window& window,
                                  const TailInputs<Team>& in, const Path& path) {
   clear_predict(team, p, b, window);
+  int32_t prefix_len = legal_if_given(p, in.given_prefix_len);
+  int32_t status = in.earlier_status | (prefix_len != in.given_prefix_len ? kBadParam : kStatusOk);
   team.sync_part();  // rank 0 wrote the path; predict is clear
   Truncation cut{0, kNotFinished};
   if (window.verified > 0) cut = truncate(team, p, b, in, path);
@@ -105,7 +111,7 @@ SPECFAST_HD int32_t write_record(Team& team, const AcceptParams& p, int b, const
     int64_t row = committed ? window.base + path.rows[i] : -1;
     p.accept_index[at] = static_cast<int32_t>(row);
     p.out_tokens[at] = committed ? path.tokens[i] : kNoToken;
-    p.positions[at] = committed ? in.prefix_len + i : -1;
+    p.positions[at] = committed ? prefix_len + i : -1;
     if (p.slots) {
       int64_t slot =
           i == team.rank() || !committed ? in.first_slot : p.out_cache_loc[window.base + i];
@@ -118,11 +124,11 @@ SPECFAST_HD int32_t write_record(Team& team, const AcceptParams& p, int b, const
     p.num_correct_drafts[b] = max_of(path.length - 1, 0);
     p.accept_lens[b] = path.length;
     p.commit_lens[b] = cut.commit_len;
-    p.new_seq_lens[b] = in.prefix_len + cut.commit_len;
+    p.new_seq_lens[b] = prefix_len + cut.commit_len;
     p.bonus[b] = bonus;
     p.next_anchor[b] = cut.reason == kNotFinished ? bonus : kNoToken;
     p.finish_reason[b] = cut.reason;
-    p.status[b] = in.status | window.status | path.status;
+    p.status[b] = status | window.status | path.status;
   }
   return cut.commit_len;
 }

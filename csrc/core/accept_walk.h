@@ -18,26 +18,49 @@ struct Window {
   int32_t status;
 };
 
-SPECFAST_HD Window request_window(const AcceptParams& p, int b) {
+// What memory says of them, asked for before it is looked at.
+struct GivenWindow {
+  int64_t low;
+  int64_t high;
+  int32_t verify_len;
+
+  SPECFAST_HD static GivenWindow load(const AcceptParams& p, int b) {
+    GivenWindow out{0, 0, 0};
+    if (p.qo_indptr != nullptr) {
+      out.low = p.qo_indptr[b];
+      out.high = p.qo_indptr[b + 1];
+    }
+    if (p.verify_lens != nullptr) out.verify_len = p.verify_lens[b];
+    return out;
+  }
+};
+
+SPECFAST_HD Window request_window(const AcceptParams& p, int b, const GivenWindow& given) {
   Window window{static_cast<int64_t>(b) * p.num_nodes, p.num_nodes, 0, p.num_nodes, kStatusOk};
   if (p.qo_indptr != nullptr) {
-    int64_t low = p.qo_indptr[b];
-    int64_t high = p.qo_indptr[b + 1];
+    int64_t low = given.low;
+    int64_t high = given.high;
     window.base = clamp_to<int64_t>(low, 0, p.num_rows);
     int64_t end = clamp_to<int64_t>(high, window.base, p.num_rows);
     window.rows = static_cast<int32_t>(end - window.base);
     if (window.base != low || end != high) window.status |= kBadParam;
   }
-  int32_t wanted = p.verify_lens != nullptr ? p.verify_lens[b] : window.rows;
+  int32_t wanted = p.verify_lens != nullptr ? given.verify_len : window.rows;
   window.verified = clamp_to(wanted, 0, min_of(window.rows, p.num_nodes));
   if (window.verified != wanted) window.status |= kBadParam;
   return window;
 }
 
+SPECFAST_HD Window request_window(const AcceptParams& p, int b) {
+  return request_window(p, b, GivenWindow::load(p, b));
+}
+
 // Committed length of a request; 0 if what is given cannot be one.
-SPECFAST_HD int32_t legal_prefix_len(const AcceptParams& p, int b) {
-  int32_t prefix_len = p.prefix_lens[b];
+SPECFAST_HD int32_t legal_if_given(const AcceptParams& p, int32_t prefix_len) {
   return prefix_len < 0 || prefix_len > INT32_MAX - p.width ? 0 : prefix_len;
+}
+SPECFAST_HD int32_t legal_prefix_len(const AcceptParams& p, int b) {
+  return legal_if_given(p, p.prefix_lens[b]);
 }
 
 // A draft token as the walk compares it: bad ids are kNoToken.

@@ -5,41 +5,48 @@
 
 namespace specfast {
 
-// max(r p - q, 0) as weights of an ordinary row's tokens.
+// max(r p - q, 0)
+SPECFAST_HD float block_rest(float ratio, float p, float q) {
+  float rest = fmaf(ratio, p, -q);
+  return rest > 0.0f ? rest : 0.0f;
+}
+
+// The same as weights of an ordinary row's tokens.
+template <class Kept>
 struct BlockResidualWeights {
-  KeptWeights kept;
+  static constexpr bool kFetches = true;
+
+  Kept kept;
   const ProposalRow& q;
   float ratio;
   float p_factor;
   float q_factor;
 
-  SPECFAST_HD static float rest(float ratio, float p, float q) {
-    float rest = fmaf(ratio, p, -q);
-    return rest > 0.0f ? rest : 0.0f;
-  }
   SPECFAST_HD float of(float weight, float base) const {
-    return rest(ratio, weight * p_factor, base * q_factor);
+    return block_rest(ratio, weight * p_factor, base * q_factor);
   }
   SPECFAST_HD float one(int32_t id, float value) const {
     float weight = kept.one(id, value);
     return weight == 0.0f ? 0.0f : of(weight, q.base(id));
   }
-  SPECFAST_HD void group(int32_t id, const float (&values)[kGroupIds],
-                         float (&out)[kGroupIds]) const {
-    q.bases(id, out);
+  SPECFAST_HD void fetch(int32_t id, float (&out)[kGroupIds]) const { q.fetch(id, out); }
+  SPECFAST_HD uint64_t group_mass(int32_t id, const float (&values)[kGroupIds],
+                                  float (&fetched)[kGroupIds]) const {
+    q.make_bases(id, fetched);
     SPECFAST_UNROLL
-    for (int i = 0; i < kGroupIds; ++i) out[i] = of(kept.one(id + i, values[i]), out[i]);
-  }
-  SPECFAST_HD uint64_t group_mass(int32_t id, const float (&values)[kGroupIds]) const {
-    return mass_of_group(*this, id, values);
+    for (int i = 0; i < kGroupIds; ++i) fetched[i] = of(kept.one(id + i, values[i]), fetched[i]);
+    return mass_of_weights(fetched);
   }
 };
+template <class Kept>
+BlockResidualWeights(Kept, const ProposalRow&, float, float, float) -> BlockResidualWeights<Kept>;
 
 // Keeps the longest prefix of a chain that its own coin confirms; see docs/numerics.md, "Block".
 // `ratio` is r of the article: the joint likelihood ratio of the drafts so far, capped at 1.
 struct BlockRule {
   static constexpr bool kStepwise = false;   // decides on the whole chain
   static constexpr bool kStoresRows = true;  // most rows are needed, so all can be read at once
+  static constexpr bool kIsLight = false;    // so little state that an SM has room for many CTAs
 
   // One draft as its row and q know it.
   struct Draft {
@@ -85,7 +92,7 @@ struct BlockRule {
       Draft draft = s.has_stored_rows()
                         ? all_drafts[i]
                         : Draft::of(tokens[i + 1], s.row.logits.value(tokens[i + 1]), q);
-      s.finish_open(team);
+      s.finish_open(team, i - 1);
       path.status |= s.row.status;
       opened = i;
       if (s.row.kind == kUnusableRow) {
@@ -108,7 +115,7 @@ struct BlockRule {
     if (all) kept = drafts;
 
     // The row may be open, but its edits have seen the draft after it.
-    if constexpr (State::kHasEdits) s.row.logits.edits.truncate_path(kept);
+    if constexpr (State::kEdited) s.row.logits.edits.truncate_path(kept);
     if (opened != kept) {
       s.open(team, kept);
       path.status |= s.row.status;
@@ -168,13 +175,13 @@ struct BlockRule {
     constexpr double kError = 1e-9;
     float p_factor = inverse_mass(s.row.mass);
     float p = s.row.weight_of(draft.token, draft.value) * p_factor;
-    uint64_t least = to_mass(BlockResidualWeights::rest(ratio, p, draft.q));
+    uint64_t least = to_mass(block_rest(ratio, p, draft.q));
     double most = static_cast<double>(ratio) - min_of(ratio * p, draft.q);
     if (s.has_stored_rows()) q.open(s.b, i, s.p.accept.num_nodes);
     if (draft.token != s.row.argmax) {
       float p_best = s.row.kept.one(s.row.argmax, s.row.kept.weights.max) * p_factor;
       float q_best = q.base(s.row.argmax) * q.factor();
-      least += to_mass(BlockResidualWeights::rest(ratio, p_best, q_best));
+      least += to_mass(block_rest(ratio, p_best, q_best));
       most -= min_of(ratio * p_best, q_best);
     }
     if (excess(as_share(least)) > kError) return true;

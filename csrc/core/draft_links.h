@@ -19,6 +19,7 @@ struct DraftChildren {
   float* values = nullptr;     // scratch [N], logit of the token
   uint64_t* masses = nullptr;  // scratch [N], for the rule
   int32_t count = 0;
+  bool has_token = false;          // one that is no bad id
   int32_t end_status = kStatusOk;  // met after the last of them
 
   template <class Arena>
@@ -69,6 +70,7 @@ struct RequestLinks {
   SPECFAST_HD void list_children(Team& team, int32_t node, int32_t limit, int32_t num_nodes,
                                  DraftChildren& children) const {
     children.count = 0;
+    children.has_token = false;
     children.end_status = kStatusOk;
     int32_t writer = 0;  // count % team.size()
     int32_t previous = node;
@@ -78,8 +80,10 @@ struct RequestLinks {
         children.end_status = kBadTree;
         return;
       }
+      int32_t token = is_chain ? chain.tokens[next] : tree.nodes[next].token;
+      children.has_token |= token != kNoToken;
       if (writer == team.rank()) {
-        children.tokens[children.count] = is_chain ? chain.tokens[next] : tree.nodes[next].token;
+        children.tokens[children.count] = token;
         children.nodes[children.count] = next;
       }
       ++children.count;

@@ -6,12 +6,14 @@ namespace specfast {
 
 // Sum of the words that all parts gave.
 template <class Team>
-SPECFAST_HD uint64_t sum_of_parts(const Team& team, const uint64_t* words) {
-  uint64_t sum = 0;
-  SPECFAST_UNROLL
-  for (int part = 0; part < kMaxParts; ++part) sum += part < team.parts() ? words[part] : 0;
-  return sum;
+SPECFAST_HD uint64_t sum_of_parts(Team& team, const uint64_t* words) {
+  return team.total(words, team.parts());
 }
+
+// What is done in the shadow of an exchange, if anything.
+struct Nothing {
+  SPECFAST_HD void operator()() const {}
+};
 
 // Exchanges of a few words between the parts of a team, one after the other. What a call returns
 // stays until the third call after it. Mailboxes take turns, three of them: who posts to one again
@@ -28,9 +30,11 @@ class Exchange {
 
   // Every part gives words[0..kWords), the same on all its threads, and gets those of all parts. A
   // barrier of the part lies between the last look at an earlier answer and this call. What is got:
-  // word w of part p at [w * kMaxParts + p].
-  template <int kWords, class Team>
-  SPECFAST_HD const uint64_t* all_gather(Team& team, const uint64_t (&words)[kWords]) {
+  // word w of part p at [w * kMaxParts + p]. `meanwhile` runs on every thread while the words
+  // travel.
+  template <int kWords, class Team, class Meanwhile = Nothing>
+  SPECFAST_HD const uint64_t* all_gather(Team& team, const uint64_t (&words)[kWords],
+                                         Meanwhile meanwhile = {}) {
     uint64_t* slot = next_slot(team);
     SPECFAST_NO_UNROLL
     for (int part = team.rank(); part < team.parts(); part += team.size()) {
@@ -38,6 +42,7 @@ class Exchange {
         team.post(part, slot + w * kMaxParts + team.part(), words[w], turn_);
       }
     }
+    meanwhile();
     team.collect(kWords * team.parts(), turn_);
     return slot;
   }
@@ -54,6 +59,18 @@ class Exchange {
     }
     team.collect(1, turn_);
     return *slot;
+  }
+
+  // What was got in the exchange before `turn()` came to this number.
+  SPECFAST_HD int turn() const { return turn_; }
+  SPECFAST_HD const uint64_t* answers(int turn) const {
+    return mailbox_ + turn * kMaxWords * kMaxParts;
+  }
+
+  // Takes over what a copy of this has done.
+  SPECFAST_HD void absorb(const Exchange& done) {
+    turn_ = done.turn_;
+    started_ = done.started_;
   }
 
   // After the last exchange, or where there was none: no part leaves before all have started.

@@ -16,7 +16,25 @@ constexpr int kGroupIds = 8;
 // Eight logits as they lie in memory.
 template <class T>
 struct alignas(16) LogitGroup {
-  T values[kGroupIds];
+  static constexpr int kPerWord = sizeof(uint32_t) / sizeof(T);
+  uint32_t words[kGroupIds / kPerWord];
+
+  SPECFAST_HD T get(int i) const {
+    if constexpr (kPerWord == 1) {
+      return bits_float(words[i]);
+    } else {
+      return T{static_cast<uint16_t>(words[i / kPerWord] >> (i % kPerWord * 16))};
+    }
+  }
+  SPECFAST_HD void set(int i, T value) {
+    if constexpr (kPerWord == 1) {
+      words[i] = float_bits(value);
+    } else {
+      int shift = i % kPerWord * 16;
+      uint32_t& word = words[i / kPerWord];
+      word = (word & ~(0xffffu << shift)) | static_cast<uint32_t>(value.bits) << shift;
+    }
+  }
 };
 
 }  // namespace specfast
@@ -68,7 +86,10 @@ class LogitRow {
     of_subgroup_ = ceil_div(groups_.size(), static_cast<int32_t>(team.subgroups()));
     mine_ = subgroup_range(team.subgroup());
 #if defined(__CUDA_ARCH__)
-    batch_ = ceil_div(ceil_div(of_subgroup_, team.lanes()), BatchedCopy::kBatches) * team.lanes();
+    // A wait costs more than a look at a few groups.
+    constexpr int32_t kLeast = 5;
+    int32_t of_lane = ceil_div(of_subgroup_, team.lanes());
+    batch_ = max_of(ceil_div(of_lane, BatchedCopy::kBatches), kLeast) * team.lanes();
     BatchedCopy::init();
 #endif
   }
@@ -89,20 +110,23 @@ class LogitRow {
     team.sync_part();  // a search looks at the groups of other threads
   }
 
+  // Asks for the row that the next `open` will be of.
+  template <class Team>
+  SPECFAST_HD void open_early([[maybe_unused]] const Team& team, [[maybe_unused]] const T* data) {
+#if defined(__CUDA_ARCH__)
+    aim(data);
+    start_copy(team);
+    is_asked_for_ = true;
+#endif
+  }
+
   // Asks for the row; `largest` waits for it. No thread looks at the row before any more.
   template <class Team>
   SPECFAST_HD void open(const Team& team, const T* data) {
     aim(data);
 #if defined(__CUDA_ARCH__)
-    turn_ ^= 1;
-    if (team.lane() == 0) {
-      SPECFAST_NO_UNROLL
-      for (int i = 0; i < BatchedCopy::kBatches; ++i) {
-        GroupRange batch = copied_groups(batch_range(i));
-        BatchedCopy::start(i, kept_ + batch.begin, data + first_id(batch.begin),
-                           batch.size() * static_cast<int>(sizeof(LogitGroup<T>)));
-      }
-    }
+    if (!is_asked_for_) start_copy(team);
+    is_asked_for_ = false;
     int32_t copied = copied_groups(mine_).end;
 #else
     int32_t copied = mine_.begin;
@@ -112,6 +136,9 @@ class LogitRow {
       if (group >= copied && group < kept_groups_) kept_[group] = load(first_id(group));
     });
   }
+
+  // Takes over what a copy of this has done.
+  SPECFAST_HD void absorb(const LogitRow& done) { turn_ = done.turn_; }
 
   SPECFAST_HD int32_t vocab_size() const { return vocab_size_; }
 
@@ -132,8 +159,7 @@ class LogitRow {
   // The same of a token of this part.
   SPECFAST_HD float stored_value(int32_t id) const {
     int32_t group = id / kGroupIds - groups_.begin;
-    float value =
-        group < kept_groups_ ? to_float(kept_[group].values[id % kGroupIds]) : raw_value(id);
+    float value = group < kept_groups_ ? to_float(kept_[group].get(id % kGroupIds)) : raw_value(id);
     if constexpr (kEdited) value = edits.apply(id, value);
     return value;
   }
@@ -215,7 +241,7 @@ class LogitRow {
 #if defined(__CUDA_ARCH__)
     SPECFAST_NO_UNROLL
     for (int i = 0; i < BatchedCopy::kBatches; ++i) {
-      BatchedCopy::wait(i, turn_);
+      if (batch_range(i).size() > 0) BatchedCopy::wait(i, turn_);
       for_each_in(team, batch_range(i),
                   [&](int32_t group) { visit(first_id(group), stored(group)); });
     }
@@ -248,6 +274,14 @@ class LogitRow {
     int32_t end = clamp_to(min_of(whole, kept_groups_), range.begin, range.end);
     return {range.begin, end};
   }
+  template <class Team>
+  __device__ void start_copy(const Team& team) {
+    turn_ ^= 1;
+    if (team.lane() >= BatchedCopy::kBatches) return;
+    GroupRange batch = copied_groups(batch_range(team.lane()));
+    BatchedCopy::start(team.lane(), kept_ + batch.begin, data_ + first_id(batch.begin),
+                       batch.size() * static_cast<int>(sizeof(LogitGroup<T>)));
+  }
 #endif
   template <class Team, class Visit>
   SPECFAST_HD static void for_each_in(const Team& team, GroupRange range, Visit visit) {
@@ -273,7 +307,7 @@ class LogitRow {
 
   SPECFAST_HD static void unpack(const LogitGroup<T>& group, float (&values)[kGroupIds]) {
     SPECFAST_UNROLL
-    for (int i = 0; i < kGroupIds; ++i) values[i] = to_float(group.values[i]);
+    for (int i = 0; i < kGroupIds; ++i) values[i] = to_float(group.get(i));
   }
 
   SPECFAST_HD void edit(int32_t id, float (&values)[kGroupIds]) const {
@@ -303,9 +337,9 @@ class LogitRow {
   // Takes no `this`, so that the row can stay in registers.
   SPECFAST_HD_OUTLINED static LogitGroup<T> load_one_by_one(const T* data, int32_t id,
                                                             int32_t vocab_size) {
-    LogitGroup<T> group;
+    LogitGroup<T> group{};
     for (int i = 0; i < kGroupIds; ++i) {
-      group.values[i] = id + i < vocab_size ? data[id + i] : minus_infinity();
+      group.set(i, id + i < vocab_size ? data[id + i] : minus_infinity());
     }
     return group;
   }
@@ -319,6 +353,7 @@ class LogitRow {
   int32_t of_subgroup_ = 0;        // groups of each subgroup
   int32_t batch_ = 0;              // groups of a subgroup that arrive together
   int turn_ = 1;                   // of the copies
+  bool is_asked_for_ = false;      // open_early came last
   bool aligned_ = false;
 };
 

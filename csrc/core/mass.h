@@ -15,26 +15,6 @@ constexpr uint64_t kUnitMass = uint64_t{1} << kMassBits;
 constexpr float kMassScale = 1099511627776.0f;  // 2^40
 constexpr float kInverseMassScale = 1.0f / kMassScale;
 
-SPECFAST_HD uint32_t float_bits(float value) {
-#if defined(__CUDA_ARCH__)
-  return __float_as_uint(value);
-#else
-  uint32_t bits;
-  memcpy(&bits, &value, sizeof(bits));
-  return bits;
-#endif
-}
-
-SPECFAST_HD float bits_float(uint32_t bits) {
-#if defined(__CUDA_ARCH__)
-  return __uint_as_float(bits);
-#else
-  float value;
-  memcpy(&value, &bits, sizeof(value));
-  return value;
-#endif
-}
-
 // 2^(t + kShift) for t in [-41, 0], with IEEE operations only, the same on every device. Relative
 // error below 2e-7.
 template <int kShift>

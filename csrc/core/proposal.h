@@ -29,6 +29,20 @@ class ProposalRow {
     if (record_.kind == kPointMass) factor_ = 1.0f;
   }
 
+  // Lets what a part's subgroup will read of the row come nearer: the bases of ids [first, end),
+  // the first a multiple of eight.
+  template <class Team>
+  SPECFAST_HD void bring_near([[maybe_unused]] const Team& team, [[maybe_unused]] int32_t first,
+                              [[maybe_unused]] int32_t end) const {
+#if defined(__CUDA_ARCH__)
+    int32_t bytes = (min_of(end, p_.vocab_size) - first) * element_bytes() / 16 * 16;
+    if (!is_vector_ || team.lane() != 0 || bytes <= 0) return;
+    const char* data =
+        static_cast<const char*>(first_element()) + static_cast<int64_t>(first) * element_bytes();
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(data), "r"(bytes));
+#endif
+  }
+
   SPECFAST_HD bool has_record() const { return p_.records != nullptr; }
   SPECFAST_HD float factor() const { return factor_; }
   SPECFAST_HD uint64_t record_mass() const { return record_.mass; }
@@ -49,9 +63,10 @@ class ProposalRow {
     return legal(p_.probs[row_ * p_.probs_stride + column], bad);
   }
 
-  // The bases of eight neighbouring tokens, the first id a multiple of eight.
-  SPECFAST_HD void bases(int32_t first_id, float (&out)[kGroupIds]) const {
-    if (!is_vector_ || first_id + kGroupIds > p_.vocab_size) {
+  // The bases of eight neighbouring tokens, the first id a multiple of eight, in two steps: what
+  // memory has to say, and what it means.
+  SPECFAST_HD void fetch(int32_t first_id, float (&out)[kGroupIds]) const {
+    if (!is_whole(first_id)) {
       FloatGroup group = bases_one_by_one(*this, first_id);
       SPECFAST_UNROLL
       for (int i = 0; i < kGroupIds; ++i) out[i] = group.values[i];
@@ -59,9 +74,6 @@ class ProposalRow {
     }
     if (!has_record()) {
       load_group(static_cast<const float*>(p_.probs) + row_ * p_.probs_stride + first_id, out);
-      bool ignored;
-      SPECFAST_UNROLL
-      for (int i = 0; i < kGroupIds; ++i) out[i] = legal(out[i], &ignored);
       return;
     }
     int64_t at = row_ * p_.logits_stride + first_id;
@@ -72,11 +84,24 @@ class ProposalRow {
     } else {
       load_group(static_cast<const Float16*>(p_.logits) + at, out);
     }
+  }
+  SPECFAST_HD void make_bases(int32_t first_id, float (&fetched)[kGroupIds]) const {
+    if (!is_whole(first_id)) return;
+    if (!has_record()) {
+      bool ignored;
+      SPECFAST_UNROLL
+      for (int i = 0; i < kGroupIds; ++i) fetched[i] = legal(fetched[i], &ignored);
+      return;
+    }
     SPECFAST_UNROLL
-    for (int i = 0; i < kGroupIds; ++i) out[i] = record_weight(first_id + i, out[i]);
+    for (int i = 0; i < kGroupIds; ++i) fetched[i] = record_weight(first_id + i, fetched[i]);
   }
 
  private:
+  // Whether a group can be read as vectors.
+  SPECFAST_HD bool is_whole(int32_t first_id) const {
+    return is_vector_ && first_id + kGroupIds <= p_.vocab_size;
+  }
   struct FloatGroup {
     float values[kGroupIds];
   };
@@ -99,7 +124,7 @@ class ProposalRow {
     memcpy(&group, data, sizeof(group));
 #endif
     SPECFAST_UNROLL
-    for (int i = 0; i < kGroupIds; ++i) out[i] = to_float(group.values[i]);
+    for (int i = 0; i < kGroupIds; ++i) out[i] = to_float(group.get(i));
   }
 
   SPECFAST_HD int element_bytes() const {
@@ -112,10 +137,10 @@ class ProposalRow {
 
   SPECFAST_HD static float legal(float q, bool* bad) {
     constexpr float kRoundedUp = 1.0f + 5e-4f;
-    if (q >= 0.0f && q <= 1.0f) return q;
-    if (q > 1.0f && q <= kRoundedUp) return 1.0f;
-    *bad = true;
-    return 0.0f;
+    // Without branches, as all of this is once per token.
+    bool good = static_cast<int>(q >= 0.0f) & static_cast<int>(q <= kRoundedUp);
+    *bad |= !good;
+    return good ? fminf(q, 1.0f) : 0.0f;
   }
 
   SPECFAST_HD float sparse(int32_t id, bool* bad) const {
@@ -139,12 +164,13 @@ class ProposalRow {
     if (record_.kind != kOrdinaryRow) {
       return record_.kind == kPointMass && column == record_.argmax ? 1.0f : 0.0f;
     }
+    // Without branches, as all of this is once per token.
     bool kept =
-        value > record_.cut_value || (value == record_.cut_value && column <= record_.cut_id);
-    if (!kept) return 0.0f;
+        static_cast<int>(value > record_.cut_value) |
+        (static_cast<int>(value == record_.cut_value) & static_cast<int>(column <= record_.cut_id));
     // A record that belongs to another row must not lead out of the exponential's range.
     float weight = weights_.weight(value > record_.max ? record_.max : value);
-    return weight < kInverseMassScale ? 0.0f : weight;
+    return kept && weight >= kInverseMassScale ? weight : 0.0f;
   }
 
   // Column of a target id, -1 if the draft does not know it: binary search in the map.

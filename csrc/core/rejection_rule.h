@@ -44,8 +44,11 @@ struct Residual {
 };
 
 // The residual as weights of an ordinary row's tokens.
+template <class Kept>
 struct ResidualWeights {
-  KeptWeights kept;
+  static constexpr bool kFetches = true;
+
+  Kept kept;
   const ProposalRow& q;
   const Residual& residual;
   float p_factor;
@@ -54,31 +57,34 @@ struct ResidualWeights {
     float weight = kept.one(id, value);
     return weight == 0.0f ? 0.0f : residual.rest(id, weight * p_factor, q.base(id));
   }
-  SPECFAST_HD void group(int32_t id, const float (&values)[kGroupIds],
-                         float (&out)[kGroupIds]) const {
-    float base[kGroupIds];
-    q.bases(id, base);
+  SPECFAST_HD void fetch(int32_t id, float (&out)[kGroupIds]) const { q.fetch(id, out); }
+  SPECFAST_HD uint64_t group_mass(int32_t id, const float (&values)[kGroupIds],
+                                  float (&fetched)[kGroupIds]) const {
+    float out[kGroupIds];
+    q.make_bases(id, fetched);
     SPECFAST_UNROLL
     for (int i = 0; i < kGroupIds; ++i) out[i] = kept.one(id + i, values[i]) * p_factor;
-    residual.reduce(id, out, base);
-  }
-  SPECFAST_HD uint64_t group_mass(int32_t id, const float (&values)[kGroupIds]) const {
-    return mass_of_group(*this, id, values);
+    residual.reduce(id, out, fetched);
+    return mass_of_weights(out);
   }
 };
+template <class Kept>
+ResidualWeights(Kept, const ProposalRow&, const Residual&, float) -> ResidualWeights<Kept>;
 
 // q itself as weights of a row's tokens.
 struct ProposalWeights {
+  static constexpr bool kFetches = true;
+
   const ProposalRow& q;
   int32_t vocab_size;  // of the target
 
-  SPECFAST_HD void group(int32_t id, const float (&)[kGroupIds], float (&out)[kGroupIds]) const {
-    q.bases(id, out);
+  SPECFAST_HD void fetch(int32_t id, float (&out)[kGroupIds]) const { q.fetch(id, out); }
+  SPECFAST_HD uint64_t group_mass(int32_t id, const float (&)[kGroupIds],
+                                  float (&fetched)[kGroupIds]) const {
+    q.make_bases(id, fetched);
     SPECFAST_UNROLL
-    for (int i = 0; i < kGroupIds; ++i) out[i] = id + i < vocab_size ? out[i] : 0.0f;
-  }
-  SPECFAST_HD uint64_t group_mass(int32_t id, const float (&values)[kGroupIds]) const {
-    return mass_of_group(*this, id, values);
+    for (int i = 0; i < kGroupIds; ++i) fetched[i] = id + i < vocab_size ? fetched[i] : 0.0f;
+    return mass_of_weights(fetched);
   }
 };
 
@@ -86,6 +92,7 @@ struct ProposalWeights {
 struct RejectionRule {
   static constexpr bool kStepwise = true;  // decides row by row
   static constexpr bool kStoresRows = false;
+  static constexpr bool kIsLight = false;  // so little state that an SM has room for many CTAs
 
   Residual residual;
   uint64_t residual_mass = 0;
@@ -108,7 +115,14 @@ struct RejectionRule {
   // Asks for what q says of the children while the row comes. A barrier follows before `choose`.
   template <class Team, class State>
   SPECFAST_HD void look_ahead(const Team& team, const State& s, int32_t node) {
+    // In a large batch memory is the limit, and what may not be read is better left alone.
+    constexpr int32_t kSmallBatch = 16;
     q.open(s.b, node, s.p.accept.num_nodes);
+    if (s.p.accept.batch_size <= kSmallBatch && s.children.count > 0) {
+      const auto& logits = s.row.logits;
+      GroupRange mine = logits.subgroup_range(team.subgroup());
+      q.bring_near(team, logits.first_id(mine.begin), logits.first_id(mine.end));
+    }
     SPECFAST_NO_UNROLL
     for (int32_t i = team.rank(); i < s.children.count; i += team.size()) {
       int32_t token = s.children.tokens[i];
@@ -116,6 +130,9 @@ struct RejectionRule {
       if (token != kNoToken) base.value = q.base(token, &base.is_bad);
     }
   }
+
+  template <class Team, class State>
+  SPECFAST_HD void weigh(const Team&, State&) const {}
 
   template <class Team, class State>
   SPECFAST_HD void walk(Team& team, State& s, Path& path, float* logprobs) {
@@ -136,7 +153,10 @@ struct RejectionRule {
         *status |= kBadToken;
         continue;
       }
-      if (residual.count > 0) q_factor = next_q_factor(team, s, &q_left);
+      if (residual.count > 0) {
+        scale_last_level(team);
+        q_factor = next_q_factor(team, s, &q_left);
+      }
       float base = bases[i].value;
       if (bases[i].is_bad) *status |= kBadQ;
       float q_token = base * q_factor;
@@ -180,6 +200,11 @@ struct RejectionRule {
     ++residual.count;
     team.sync_part();  // the level is written
     residual_mass = s.row.sum(team, rest_of(s, p_factor));
+  }
+
+  // The last level is followed by another one.
+  template <class Team>
+  SPECFAST_HD void scale_last_level(Team& team) {
     if (team.rank() == 0) residual.levels[residual.count - 1].scale = inverse_mass(residual_mass);
     team.sync_part();  // its scale is written
   }

@@ -33,18 +33,33 @@ struct RequestSampling {
   int32_t status = kStatusOk;
   RandomStream random{0, 0};
 
-  SPECFAST_HD static RequestSampling load(const SamplingParams& p, int b, int32_t vocab_size) {
-    constexpr float kGreedyTemperature = 1e-5f;
-    // All loads are asked for before the first is looked at.
-    float temperature = p.temperature[b];
-    int32_t top_k = p.top_k != nullptr ? p.top_k[b] : 0;
-    float top_p = p.top_p != nullptr ? p.top_p[b] : 1.0f;
-    float min_p = p.min_p != nullptr ? p.min_p[b] : 0.0f;
-    float repetition = p.repetition_penalty != nullptr ? p.repetition_penalty[b] : 1.0f;
-    float presence = p.presence_penalty != nullptr ? p.presence_penalty[b] : 0.0f;
-    float frequency = p.frequency_penalty != nullptr ? p.frequency_penalty[b] : 0.0f;
-    int64_t seed = p.seeds != nullptr ? p.seeds[b] : 0;
+  // As they lie in memory: all are asked for before the first is looked at.
+  struct Given {
+    float temperature;
+    int32_t top_k;
+    float top_p, min_p, repetition, presence, frequency;
+    int64_t seed;
 
+    SPECFAST_HD static Given load(const SamplingParams& p, int b) {
+      Given out;
+      out.temperature = p.temperature[b];
+      out.top_k = p.top_k != nullptr ? p.top_k[b] : 0;
+      out.top_p = p.top_p != nullptr ? p.top_p[b] : 1.0f;
+      out.min_p = p.min_p != nullptr ? p.min_p[b] : 0.0f;
+      out.repetition = p.repetition_penalty != nullptr ? p.repetition_penalty[b] : 1.0f;
+      out.presence = p.presence_penalty != nullptr ? p.presence_penalty[b] : 0.0f;
+      out.frequency = p.frequency_penalty != nullptr ? p.frequency_penalty[b] : 0.0f;
+      out.seed = p.seeds != nullptr ? p.seeds[b] : 0;
+      return out;
+    }
+  };
+
+  SPECFAST_HD static RequestSampling load(const SamplingParams& p, int b, int32_t vocab_size) {
+    return of(Given::load(p, b), vocab_size);
+  }
+  SPECFAST_HD static RequestSampling of(const Given& given, int32_t vocab_size) {
+    constexpr float kGreedyTemperature = 1e-5f;
+    const auto& [temperature, top_k, top_p, min_p, repetition, presence, frequency, seed] = given;
     RequestSampling out;
     bool good = temperature >= 0.0f && temperature <= FLT_MAX && top_k >= -1 && top_p > 0.0f &&
                 top_p <= 1.0f && min_p >= 0.0f && min_p <= 1.0f && repetition > 0.0f &&

@@ -83,6 +83,9 @@ class RowCandidates {
     return found(team);
   }
 
+  // Takes over what a copy of this has done.
+  SPECFAST_HD void absorb(const RowCandidates& done) { count_ = done.count_; }
+
   // Forgets all but the first `count`.
   SPECFAST_HD void truncate(int32_t count) { count_ = count; }
 

@@ -2,6 +2,7 @@
 
 #include "core/request_sampling.h"
 #include "core/row_candidates.h"
+#include "core/row_form.h"
 
 namespace specfast {
 
@@ -10,13 +11,18 @@ struct Drawn {
   int32_t status;
 };
 
-// The filtered distribution of one row after another. Whatever threads differ in is local to them;
-// everything that decides is the same on all threads of the team.
-// kRestorable: a row may also come from a record of it. kWritten: see LogitRow.
-template <class T, bool kEdited, bool kRestorable = false, bool kWritten = false>
+// The distribution of one row after another, filtered if the form is. Whatever threads differ in is
+// local to them; everything that decides is the same on all threads of the team. kRestorable: a row
+// may also come from a record of it. kWritten: see LogitRow.
+template <class Form, bool kRestorable = false, bool kWritten = false>
 class RowDistribution {
  public:
-  LogitRow<T, kEdited, kWritten> logits;
+  using Element = typename Form::Element;
+  static constexpr bool kEdited = Form::kEdited;
+  static constexpr bool kFiltered = Form::kFiltered;
+  using Kept = std::conditional_t<kFiltered, KeptWeights, PlainWeights>;
+
+  LogitRow<Element, kEdited, kWritten> logits;
   Exchange exchange;
   RowMasses masses;
 
@@ -24,7 +30,7 @@ class RowDistribution {
   RowKind kind = kUnusableRow;
   int32_t argmax = 0;
   int32_t status = kStatusOk;
-  KeptWeights kept{{0.0f, 0.0f}, -INFINITY, INT32_MAX};
+  Kept kept;
   uint64_t mass = 0;  // S
 
   SPECFAST_HD RowDistribution(int32_t vocab_size, int32_t groups_to_keep)
@@ -34,29 +40,29 @@ class RowDistribution {
   SPECFAST_HD void place(Arena& arena, int32_t max_path) {
     exchange.place(arena);
     masses.place(arena);
-    candidates_.place(arena);
+    if constexpr (kFiltered) candidates_.place(arena);
     logits.place(arena, max_path);
   }
 
   // Asks for a row. What does not need it may come before `finish_open`.
   template <class Team>
-  SPECFAST_HD void begin_open(const Team& team, const T* data, const int32_t* bitmask) {
+  SPECFAST_HD void begin_open(const Team& team, const Element* data, const int32_t* bitmask) {
     logits.open(team, data);
     if constexpr (kEdited) logits.edits.set_bitmask(bitmask);
-    kept.cut_value = -INFINITY;
-    kept.cut_id = INT32_MAX;
+    kept.clear_cut();
     has_candidates_ = false;
     if constexpr (kRestorable) is_restored_ = false;
     if constexpr (kRestorable) is_here_ = true;
   }
 
   // Takes a row from its record instead; its logits are brought when they are needed.
-  SPECFAST_HD void restore(const RowRecord& record, int32_t row_status, const T* data) {
+  SPECFAST_HD void restore(const RowRecord& record, int32_t row_status, const Element* data) {
     logits.aim(data);
     kind = static_cast<RowKind>(record.kind);
     argmax = record.argmax;
     status = row_status;
-    kept = {{record.max, Weights::scale2_of(record.scale)}, record.cut_value, record.cut_id};
+    kept.weights = {record.max, Weights::scale2_of(record.scale)};
+    kept.cut_after(record.cut_value, record.cut_id);
     mass = record.mass;
     has_candidates_ = false;
     is_restored_ = true;
@@ -65,11 +71,13 @@ class RowDistribution {
   SPECFAST_HD bool is_restored() const { return kRestorable && is_restored_; }
 
   // Reads the row: its largest value, then its mass or, with top-k, its few kept tokens. Is a
-  // barrier of the part.
-  template <class Team>
-  SPECFAST_HD void finish_open(Team& team, const RequestSampling& sampling) {
-    int32_t top_k = sampling.greedy ? 0 : sampling.top_k;
-    uint32_t bound = read_largest(team, top_k);
+  // barrier of the part. `meanwhile` runs where threads would wait for other parts, `weigh` once
+  // `mass_of` answers; a barrier follows it.
+  template <class Team, class Meanwhile = Nothing, class Weigh = Nothing>
+  SPECFAST_HD void finish_open(Team& team, const RequestSampling& sampling,
+                               Meanwhile meanwhile = {}, Weigh weigh = {}) {
+    int32_t top_k = !kFiltered || sampling.greedy ? 0 : sampling.top_k;
+    uint32_t bound = read_largest(team, top_k, meanwhile);
     if (kind == kUnusableRow) return;
     if (sampling.greedy || kept.weights.max == INFINITY) {
       kind = kPointMass;
@@ -77,10 +85,14 @@ class RowDistribution {
       return;
     }
     kept.weights.scale2 = Weights::scale2_of(sampling.scale);
-    if (top_k > 0) cut_by_count(team, top_k, bound);
-    if (sampling.has_top_p) cut_by_mass(team, sampling.top_p);
-    if (sampling.min_mass > 1) raise_cut(team, sampling.min_mass);
+    if constexpr (kFiltered) {
+      if (top_k > 0) cut_by_count(team, top_k, bound);
+      if (sampling.has_top_p) cut_by_mass(team, sampling.top_p);
+      if (sampling.min_mass > 1) raise_cut(team, sampling.min_mass);
+    }
+    weigh();
     mass = kept_mass(team);
+    if (has_candidates()) team.sync_part();  // what was weighed can be looked at
   }
 
   SPECFAST_HD uint64_t mass_of(int32_t id, float value) const {
@@ -97,7 +109,7 @@ class RowDistribution {
     if (kind == kPointMass) {
       return {0.0f, kept.weights.max, kept.weights.max, argmax, kUnitMass, argmax, kind};
     }
-    return {scale, kept.weights.max, kept.cut_value, kept.cut_id, mass, argmax, kind};
+    return {scale, kept.weights.max, kept.last_value(), kept.last_id(), mass, argmax, kind};
   }
 
   // Draws from the kept tokens but the excluded ones. `target(total)` maps their mass to a number
@@ -110,7 +122,7 @@ class RowDistribution {
     }
     uint64_t total = mass - excluded.mass();
     if (total == 0) return {last_kept(team), kZeroResidual};
-    if (has_candidates_) {
+    if (has_candidates()) {
       candidates_.sum(team, TokenWeights{[&](int32_t id, float value) {
                         return excluded.contain(id) ? 0.0f : kept.weights.weight(value);
                       }});
@@ -124,7 +136,7 @@ class RowDistribution {
   // same masses; both on ordinary rows.
   template <class Team, class WeightsOf>
   SPECFAST_HD uint64_t sum(Team& team, const WeightsOf& other) {
-    if (has_candidates_) return candidates_.sum(team, other);
+    if (has_candidates()) return candidates_.sum(team, other);
     return sum_of_row(team, other);
   }
   // The same over all tokens of any row.
@@ -135,7 +147,7 @@ class RowDistribution {
   }
   template <class Team, class WeightsOf>
   SPECFAST_HD int32_t find(Team& team, const WeightsOf& other, uint64_t at) {
-    if (has_candidates_) return candidates_.find(team, at);
+    if (has_candidates()) return candidates_.find(team, at);
     return masses.find(team, exchange, logits, other, {}, at);
   }
 
@@ -156,6 +168,21 @@ class RowDistribution {
     return team.largest(exchange.all_gather(team, words), team.parts()).key;
   }
 
+  // Takes over what a copy of this has done out of line.
+  SPECFAST_HD void absorb(const RowDistribution& done) {
+    exchange.absorb(done.exchange);
+    masses.absorb(done.masses);
+    if constexpr (kFiltered) {
+      candidates_.absorb(done.candidates_);
+      has_candidates_ = done.has_candidates_;
+      kept.cut_after(done.kept.last_value(), done.kept.last_id());
+    }
+    if constexpr (kRestorable) {
+      logits.absorb(done.logits);
+      is_here_ = done.is_here_;
+    }
+  }
+
   // Before a pass over the row; a restored row is not there yet.
   template <class Team>
   SPECFAST_HD void bring_row(Team& team) {
@@ -166,9 +193,11 @@ class RowDistribution {
   }
 
  private:
+  SPECFAST_HD bool has_candidates() const { return kFiltered && has_candidates_; }
+
   template <class Team>
   SPECFAST_HD int32_t find_last_kept(Team& team) {
-    if (has_candidates_) return candidates_.last_id(team);
+    if (has_candidates()) return candidates_.last_id(team);
     bring_row(team);
     int32_t last = 0;
     logits.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
@@ -189,8 +218,8 @@ class RowDistribution {
   };
 
   // The first pass: largest value, argmax, NaN, and a value that at least top_k tokens reach.
-  template <class Team>
-  SPECFAST_HD uint32_t read_largest(Team& team, int32_t top_k) {
+  template <class Team, class Meanwhile>
+  SPECFAST_HD uint32_t read_largest(Team& team, int32_t top_k, Meanwhile meanwhile) {
     KeyFlag best = logits.largest(team);
     uint64_t key = best.key;
     uint32_t bound = 0;
@@ -199,8 +228,9 @@ class RowDistribution {
       bound = team.lower_bound_of_nth(static_cast<uint32_t>(key >> 32), share);
     }
     KeyFlag of_part = team.max_key(key, best.flag, team.size());
-    uint64_t words[2] = {of_part.key | (of_part.flag ? 1u : 0u), bound};
-    const uint64_t* answers = exchange.all_gather(team, words);
+    uint64_t words[kFiltered ? 2 : 1] = {of_part.key | (of_part.flag ? 1u : 0u)};
+    if constexpr (kFiltered) words[1] = bound;
+    const uint64_t* answers = exchange.all_gather(team, words, meanwhile);
     KeyFlag of_row = team.largest(answers, team.parts());
     for (int part = 0; top_k > 0 && part < team.parts(); ++part) {
       bound = min_of(bound, static_cast<uint32_t>(answers[kMaxParts + part]));
@@ -232,14 +262,13 @@ class RowDistribution {
 
   template <class Team>
   SPECFAST_HD uint64_t kept_mass(Team& team) {
-    if (has_candidates_) return candidates_.mass();
-    if (!kept.has_cut()) return masses.sum(team, exchange, logits, PlainWeights{kept.weights});
+    if (has_candidates()) return candidates_.mass();
+    if constexpr (kFiltered) {
+      if (!kept.has_cut()) return masses.sum(team, exchange, logits, PlainWeights{kept.weights});
+    }
     return masses.sum(team, exchange, logits, kept);
   }
-  SPECFAST_HD void set_cut(uint64_t key) {
-    kept.cut_value = argmax_value(key);
-    kept.cut_id = argmax_id(key);
-  }
+  SPECFAST_HD void set_cut(uint64_t key) { kept.cut_after(argmax_value(key), argmax_id(key)); }
 
   template <class Team>
   SPECFAST_HD void cut_by_count(Team& team, int32_t count, uint32_t bound) {
@@ -255,7 +284,7 @@ class RowDistribution {
   template <class Team>
   SPECFAST_HD void cut_by_mass(Team& team, Fraction top_p) {
     uint64_t target = fraction_above(top_p, kept_mass(team));
-    if (has_candidates_) {
+    if (has_candidates()) {
       cut_after(candidates_.reach(team, target));
     } else {
       out_of_line(*this, team,
@@ -272,7 +301,7 @@ class RowDistribution {
   // Takes out what has less mass than `least`.
   template <class Team>
   SPECFAST_HD void raise_cut(Team& team, uint64_t least) {
-    if (has_candidates_) {
+    if (has_candidates()) {
       cut_after(candidates_.last_with(team, least));
       return;
     }

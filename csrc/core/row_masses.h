@@ -12,6 +12,7 @@ struct Exclusions {
   int32_t count = 0;
 
   SPECFAST_HD bool contain(int32_t id) const {
+    SPECFAST_NO_UNROLL
     for (int32_t i = 0; i < count; ++i) {
       if (ids[i] == id) return true;
     }
@@ -20,6 +21,7 @@ struct Exclusions {
   // Mass of those with ids in [begin, end).
   SPECFAST_HD uint64_t mass(int32_t begin = 0, int32_t end = INT32_MAX) const {
     uint64_t sum = 0;
+    SPECFAST_NO_UNROLL
     for (int32_t i = 0; i < count; ++i) {
       if (ids[i] >= begin && ids[i] < end) sum += masses[i];
     }
@@ -41,20 +43,37 @@ class RowMasses {
   SPECFAST_HD uint64_t sum(Team& team, Exchange& exchange, const Row& row,
                            const WeightsOf& weights) {
     uint64_t of_lane = 0;
-    row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
-      of_lane += weights.group_mass(id, values);
-    });
+    if constexpr (WeightsOf::kFetches) {
+      // For one group while the one before it is computed.
+      float fetched[kGroupIds] = {};
+      int32_t stride = team.lanes() * kGroupIds;
+      GroupRange mine = row.subgroup_range(team.subgroup());
+      int32_t end = row.first_id(mine.end);
+      if (row.first_id(mine.begin + team.lane()) < end) {
+        weights.fetch(row.first_id(mine.begin + team.lane()), fetched);
+      }
+      row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
+        float next[kGroupIds] = {};
+        if (id + stride < end) weights.fetch(id + stride, next);
+        of_lane += weights.group_mass(id, values, fetched);
+        SPECFAST_UNROLL
+        for (int i = 0; i < kGroupIds; ++i) fetched[i] = next[i];
+      });
+    } else {
+      row.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
+        of_lane += weights.group_mass(id, values);
+      });
+    }
     // Two buffers in turn: the last sum may still be searched by a slower thread.
     turn_ ^= 1;
     uint64_t* of_subgroups = subgroup_masses_ + turn_ * kMaxSubgroups;
     uint64_t of_subgroup = team.lane_sum(of_lane);
     if (team.lane() == 0) of_subgroups[team.subgroup()] = of_subgroup;
     team.sync_part();  // all subgroups have written theirs
-    uint64_t words[1] = {0};
-    SPECFAST_UNROLL_BY_4
-    for (int i = 0; i < team.subgroups(); ++i) words[0] += of_subgroups[i];
-    part_masses_ = exchange.all_gather(team, words);
-    return sum_of_parts(team, part_masses_);
+    uint64_t words[1] = {team.total(of_subgroups, team.subgroups())};
+    const uint64_t* of_parts = exchange.all_gather(team, words);
+    part_turn_ = exchange.turn();
+    return sum_of_parts(team, of_parts);
   }
 
   // The smallest id whose running sum of masses exceeds `at`, which is below their sum; the
@@ -62,11 +81,12 @@ class RowMasses {
   template <class Team, class Row, class WeightsOf>
   SPECFAST_HD int32_t find(Team& team, Exchange& exchange, const Row& row, const WeightsOf& weights,
                            const Exclusions& excluded, uint64_t at) {
+    const uint64_t* of_parts = exchange.answers(part_turn_);
     Place part = team.locate(
         team.parts(),
         [&](int i) {
           GroupRange range = GroupRange::of(row.vocab_size(), i, team.parts());
-          return part_masses_[i] - excluded.mass(range.begin * kGroupIds, range.end * kGroupIds);
+          return of_parts[i] - excluded.mass(range.begin * kGroupIds, range.end * kGroupIds);
         },
         at);
     int32_t found = -1;
@@ -76,6 +96,12 @@ class RowMasses {
       found = find_in_part(team, row, weights, excluded, part.rest, &has_found);
     }
     return static_cast<int32_t>(exchange.tell(team, has_found, static_cast<uint64_t>(found)));
+  }
+
+  // Takes over what a copy of this has done.
+  SPECFAST_HD void absorb(const RowMasses& done) {
+    turn_ = done.turn_;
+    part_turn_ = done.part_turn_;
   }
 
  private:
@@ -131,7 +157,7 @@ class RowMasses {
       SPECFAST_UNROLL
       for (int i = 0; i < kGroupIds; ++i) values[i] = gone == i ? -INFINITY : values[i];
     }
-    return weights.group_mass(id, values);
+    return mass_of_group(weights, id, values);
   }
 
   // The token of a lane's run, which its whole subgroup looks for; -1 if `at` is not below its
@@ -169,8 +195,8 @@ class RowMasses {
 
   uint64_t* subgroup_masses_ = nullptr;  // scratch [2, kMaxSubgroups], of the last sums
   uint64_t* run_masses_ = nullptr;       // scratch [kMaxSubgroups], of the search
-  const uint64_t* part_masses_ = nullptr;
   int turn_ = 0;
+  int part_turn_ = 0;  // of the exchange that brought the sums of all parts
 };
 
 }  // namespace specfast

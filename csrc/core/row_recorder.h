@@ -6,12 +6,14 @@ namespace specfast {
 
 // The first of two passes: what one verify row's distribution is, for a walk that then reads only
 // the rows that it draws from. All rows of a batch are recorded at once, visited or not.
-template <class T>
+template <class Form>
 struct RowRecorder {
+  using Element = typename Form::Element;
+
   const SampledAcceptParams& p;
   int b;
   int32_t index;
-  RowDistribution<T, false> row;
+  RowDistribution<Form> row;
 
   // `job`: of B * N.
   SPECFAST_HD RowRecorder(const SampledAcceptParams& params, int job, int32_t groups_to_keep)
@@ -34,7 +36,8 @@ struct RowRecorder {
     row.logits.divide(team);
     RequestSampling sampling = RequestSampling::load(p.sampling, b, p.accept.vocab_size);
     int64_t at = window.base + index;
-    row.begin_open(team, static_cast<const T*>(p.rows.logits) + at * p.rows.logits_stride, nullptr);
+    row.begin_open(team, static_cast<const Element*>(p.rows.logits) + at * p.rows.logits_stride,
+                   nullptr);
     row.finish_open(team, sampling);
     if (team.part() != 0 || team.rank() != 0) return;
     int64_t slot = static_cast<int64_t>(b) * p.accept.num_nodes + index;

@@ -27,8 +27,16 @@ inline SampledShape sampled_shape(int rows_at_once) {
   return {4, 256, kWhole / 2};
 }
 
-template <class Body, class Params>
-__global__ void __launch_bounds__(kMaxSampledThreads, 2)
+// For middle batches of a rule with little state: the last requests of a batch then have an SM per
+// CTA, while the first ones shared it with five others.
+constexpr SampledShape small_ctas(size_t element_bytes) {
+  return {16, 128, static_cast<int>(18 * 1024 * element_bytes)};
+}
+
+// kPerSm: CTAs of the most threads that an SM has registers for; more in it hide more waiting, as
+// long as the body has few enough.
+template <class Body, int kPerSm, class Params>
+__global__ void __launch_bounds__(kMaxSampledThreads, kPerSm)
     sampled_kernel(const __grid_constant__ Params p, int groups_to_keep) {
   begin_after_previous_kernel();
   ClusterTeam team;
@@ -37,9 +45,10 @@ __global__ void __launch_bounds__(kMaxSampledThreads, 2)
 
 // One cluster per request or row; as much of a row stays in shared memory as there is room
 // for.
-template <class Body, class Params>
-void launch_sampled(const Params& p, int count, int32_t vocab_size, int group_bytes,
-                    SampledShape shape, cudaStream_t stream) {
+template <class Body, int kPerSm = 2, class Params>
+void launch_sampled(const Params& p, int count, int32_t vocab_size, SampledShape shape,
+                    cudaStream_t stream) {
+  constexpr int group_bytes = static_cast<int>(sizeof(LogitGroup<typename Body::Element>));
   shape.cluster_size = min_of(shape.cluster_size, cluster_size_limit());
   ScratchSizer sizer;
   Body(p, 0, 0).place(sizer);
@@ -54,26 +63,35 @@ void launch_sampled(const Params& p, int count, int32_t vocab_size, int group_by
   launch_shape.shared_bytes = sizer.bytes() + static_cast<size_t>(groups_to_keep) * group_bytes;
   launch_shape.cluster_size = shape.cluster_size;
   launch_shape.begins_early = true;
-  launch(sampled_kernel<Body, Params>, launch_shape, stream, p, groups_to_keep);
+  launch(sampled_kernel<Body, kPerSm, Params>, launch_shape, stream, p, groups_to_keep);
 }
 
 template <class Rule>
 void launch_sampled_accept(const SampledAcceptParams& p, cudaStream_t stream) {
   int count = p.accept.batch_size;
   if (count == 0) return clear_rows_of_no_request(p.accept, stream);
-  with_row_form(p.rows, p.sampling, [&](auto type, auto edited) {
-    using T = decltype(type);
-    if constexpr (Rule::kStoresRows && !decltype(edited)::value) {
+  with_row_form(p.rows, p.sampling, [&](auto form) {
+    using Form = decltype(form);
+    using Request = SampledRequest<Form, Rule>;
+    if constexpr (Request::kStored) {
       if (p.stored_rows != nullptr) {
         int rows = count * p.accept.num_nodes;
-        launch_sampled<RowRecorder<T>>(p, rows, p.accept.vocab_size,
-                                       static_cast<int>(sizeof(LogitGroup<T>)), sampled_shape(rows),
-                                       stream);
+        launch_sampled<RowRecorder<Form>>(p, rows, p.accept.vocab_size, sampled_shape(rows),
+                                          stream);
       }
     }
-    launch_sampled<SampledRequest<T, decltype(edited)::value, Rule>>(
-        p, count, p.accept.vocab_size, static_cast<int>(sizeof(LogitGroup<T>)),
-        sampled_shape(count), stream);
+    if constexpr (Rule::kIsLight && !Form::kFiltered) {
+      constexpr SampledShape shape = small_ctas(sizeof(typename Form::Element));
+      // Whole rows have to fit.
+      constexpr int kOther = 4 * 1024;
+      int64_t share = GroupRange::of(p.accept.vocab_size, 0, shape.cluster_size).size() *
+                      static_cast<int64_t>(sizeof(LogitGroup<typename Form::Element>));
+      if (count > 32 && count <= 96 && share <= shape.shared_bytes - kOther) {
+        launch_sampled<Request, 3>(p, count, p.accept.vocab_size, shape, stream);
+        return;
+      }
+    }
+    launch_sampled<Request>(p, count, p.accept.vocab_size, sampled_shape(count), stream);
   });
 }
 

@@ -8,12 +8,14 @@
 namespace specfast {
 
 // Sampled accept of one request: the walk, then the tail that all rules share.
-template <class T, bool kEdited, class Rule>
+template <class Form, class Rule>
 struct SampledRequest {
-  // Whether the rule reads recorded rows, where a workspace is given.
-  static constexpr bool kStored = Rule::kStoresRows && !kEdited;
+  using Element = typename Form::Element;
 
-  SampledState<T, kEdited, kStored> state;
+  // Whether the rule reads recorded rows, where a workspace is given.
+  static constexpr bool kStored = Rule::kStoresRows && !Form::kEdited;
+
+  SampledState<Form, kStored> state;
   Rule rule;
   Path path{};
   float* logprobs = nullptr;  // scratch [S]
@@ -79,17 +81,18 @@ struct SampledRequest {
 template <class Rule>
 void sampled_accept_on_cpu(const SampledAcceptParams& p) {
   clear_rows_of_no_request(p.accept);
-  with_row_form(p.rows, p.sampling, [&](auto type, auto edited) {
-    if constexpr (Rule::kStoresRows && !decltype(edited)::value) {
+  with_row_form(p.rows, p.sampling, [&](auto form) {
+    using Request = SampledRequest<decltype(form), Rule>;
+    if constexpr (Request::kStored) {
       int rows = p.stored_rows != nullptr ? p.accept.batch_size * p.accept.num_nodes : 0;
       for (int job = 0; job < rows; ++job) {
         SerialTeam team;
-        RowRecorder<decltype(type)>(p, job, 0).run(team);
+        RowRecorder<decltype(form)>(p, job, 0).run(team);
       }
     }
     for (int b = 0; b < p.accept.batch_size; ++b) {
       SerialTeam team;
-      SampledRequest<decltype(type), decltype(edited)::value, Rule>(p, b, 0).run(team);
+      Request(p, b, 0).run(team);
     }
   });
 }

@@ -28,18 +28,21 @@ struct SampledAcceptParams {
 
 // One request under a sampled rule: its row at hand, its drafts, its random numbers.
 // kStored: rows may have been recorded before.
-template <class T, bool kEdited, bool kStored>
+template <class Form, bool kStored>
 struct SampledState {
-  static constexpr bool kHasEdits = kEdited;
+  using Element = typename Form::Element;
+  static constexpr bool kEdited = Form::kEdited;
 
   const SampledAcceptParams& p;
   int b;
   Window window{};
   RequestSampling sampling{};
-  RowDistribution<T, kEdited, kStored> row;
+  RowDistribution<Form, kStored> row;
   RequestLinks links;
   DraftChildren children{};
   int32_t coin_status = kStatusOk;
+  int32_t drawn_node = -1;
+  uint32_t drawn_coin = 0;      // of lane 0
   StoredRow* stored = nullptr;  // scratch [N], if rows were recorded
 
   SPECFAST_HD SampledState(const SampledAcceptParams& params, int request, int32_t groups_to_keep)
@@ -57,11 +60,20 @@ struct SampledState {
 
   template <class Team>
   SPECFAST_HD void load(Team& team) {
-    row.logits.divide(team);
-    window = request_window(p.accept, b);
-    sampling = RequestSampling::load(p.sampling, b, p.accept.vocab_size);
-    sampling.random.prefix_len = legal_prefix_len(p.accept, b);
+    // What is small is asked for first, together: each wait is a trip to memory.
+    RequestSampling::Given given = RequestSampling::Given::load(p.sampling, b);
+    GivenWindow given_window = GivenWindow::load(p.accept, b);
+    int32_t prefix_len = p.accept.prefix_lens[b];
     links.load(team, p.accept, b);
+    row.logits.divide(team);
+    window = request_window(p.accept, b, given_window);
+    // The first row is that of the root, unless the caller says where rows are.
+    bool is_first_known = links.is_chain || links.tree.retrieve_index == nullptr;
+    if (is_first_known && window.verified > 0 && !has_stored_rows()) {
+      row.logits.open_early(team, logits_of(0));
+    }
+    sampling = RequestSampling::of(given, p.accept.vocab_size);
+    sampling.random.prefix_len = legal_if_given(p.accept, prefix_len);
     if (has_stored_rows()) {
       const StoredRow* of_request = p.stored_rows + static_cast<int64_t>(b) * p.accept.num_nodes;
       SPECFAST_NO_UNROLL
@@ -71,15 +83,16 @@ struct SampledState {
     team.sync_part();  // links and edits are loaded
   }
 
-  SPECFAST_HD const T* logits_of(int32_t index) const {
-    return static_cast<const T*>(p.rows.logits) + (window.base + index) * p.rows.logits_stride;
+  SPECFAST_HD const Element* logits_of(int32_t index) const {
+    return static_cast<const Element*>(p.rows.logits) +
+           (window.base + index) * p.rows.logits_stride;
   }
 
   // Opens verify row `index` of the request, in two halves or at once. The second half is a barrier
   // of the part.
   template <class Team>
   SPECFAST_HD void begin_open(const Team& team, int32_t index) {
-    const T* logits = logits_of(index);
+    const Element* logits = logits_of(index);
     if constexpr (kStored) {
       if (has_stored_rows()) {
         row.restore(stored[index].record, stored[index].status, logits);
@@ -90,18 +103,20 @@ struct SampledState {
     if (bitmask != nullptr) bitmask += (window.base + index) * p.sampling.token_bitmask_stride;
     row.begin_open(team, logits, bitmask);
   }
-  template <class Team>
-  SPECFAST_HD void finish_open(Team& team) {
+  // Also draws the coin of a node, and lets the rule weigh the children of an ordinary row.
+  template <class Team, class Weigh = Nothing>
+  SPECFAST_HD void finish_open(Team& team, int32_t coin_node, Weigh weigh = {}) {
     if (row.is_restored()) {
+      draw_coin(coin_node);
       team.sync_part();  // children are listed before they are looked at
     } else {
-      row.finish_open(team, sampling);
+      row.finish_open(team, sampling, [&] { draw_coin(coin_node); }, weigh);
     }
   }
   template <class Team>
   SPECFAST_HD void open(Team& team, int32_t index) {
     begin_open(team, index);
-    finish_open(team);
+    finish_open(team, index);
   }
 
   // Lists the children of a node below `limit`, and what the opened row says of their tokens. A
@@ -118,12 +133,22 @@ struct SampledState {
 
   SPECFAST_HD Fraction accept_coin(int32_t node, int32_t lane, int32_t column) {
     if (p.sampling.accept_coins == nullptr) {
-      return Fraction::coin(sampling.random.words(kAcceptCoin, node, lane).word[0]);
+      bool is_drawn = node == drawn_node && lane == 0;
+      return Fraction::coin(is_drawn ? drawn_coin : random_coin(node, lane));
     }
     int64_t at = static_cast<int64_t>(b) * p.accept.num_nodes + column;
     GivenCoin coin = GivenCoin::of(p.sampling.accept_coins[at]);
     coin_status |= coin.status;
     return coin.value;
+  }
+
+  SPECFAST_HD uint32_t random_coin(int32_t node, int32_t lane) const {
+    return sampling.random.words(kAcceptCoin, node, lane).word[0];
+  }
+  // Ahead of its use, where threads would wait anyway.
+  SPECFAST_HD void draw_coin(int32_t node) {
+    drawn_node = node;
+    drawn_coin = random_coin(node, 0);
   }
 
   // Where in [0, total) the last draw of the round falls.

@@ -25,7 +25,7 @@ SPECFAST_HD void sampled_walk(Team& team, State& s, Rule& rule, Path& path, floa
     s.begin_open(team, at.row);
     s.list_children(team, node, is_last ? 0 : window.verified);
     rule.look_ahead(team, s, node);
-    s.finish_open(team);
+    s.finish_open(team, node, [&] { rule.weigh(team, s); });
     path.status |= s.row.status;
     if (is_last || s.row.kind == kUnusableRow) {
       s.children.count = 0;
@@ -71,6 +71,8 @@ SPECFAST_HD int32_t count_trimmed_sampled(Team& team, State& s, Rule& rule, cons
     s.list_children(team, node, limit);
     rule.look_ahead(team, s, node);
     team.sync_part();  // children are listed
+    rule.weigh(team, s);
+    team.sync_part();  // and weighed
     if (rule.choose(team, s, node, &ignored) < 0) break;
     ++trimmed;
     s.append(team, s.children.tokens[0]);

@@ -19,8 +19,8 @@ class BatchedCopy {
     __syncwarp();
   }
 
-  // By one lane: begins a batch of so many bytes, a multiple of 16, between addresses that are.
-  // What the warp read and wrote there before, it has done.
+  // By one lane, each batch by its own: begins a batch of so many bytes, a multiple of 16, between
+  // addresses that are. What the warp read and wrote there before, it has done.
   __device__ static void start(int batch, void* target, const void* source, int bytes) {
     expect_bytes(counter(batch), bytes);
     if (bytes == 0) return;

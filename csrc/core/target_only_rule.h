@@ -8,6 +8,7 @@ namespace specfast {
 struct TargetOnlyRule {
   static constexpr bool kStepwise = true;  // decides row by row
   static constexpr bool kStoresRows = false;
+  static constexpr bool kIsLight = true;  // so little state that an SM has room for many CTAs
 
   template <class Params>
   SPECFAST_HD explicit TargetOnlyRule(const Params&) {}
@@ -22,27 +23,37 @@ struct TargetOnlyRule {
     sampled_walk(team, s, *this, path, logprobs);
   }
 
-  // The accepted child of the row's node, by its number in sibling order, or -1.
+  // The masses of the children of an ordinary row, by thread: those of tokens that came before and
+  // of bad ids are 0.
   template <class Team, class State>
-  SPECFAST_HD int32_t choose(Team& team, State& s, int32_t node, int32_t* status) {
+  SPECFAST_HD void weigh(const Team& team, State& s) const {
     DraftChildren& children = s.children;
-    auto& row = s.row;
-    if (row.kind != kOrdinaryRow) return s.child_with(row.argmax, status);
     SPECFAST_NO_UNROLL
     for (int32_t i = team.rank(); i < children.count; i += team.size()) {
       int32_t token = children.tokens[i];
       bool repeated = token == kNoToken;
+      SPECFAST_NO_UNROLL
       for (int32_t j = 0; j < i; ++j) repeated |= children.tokens[j] == token;
-      children.masses[i] = repeated ? 0 : row.mass_of(token, children.values[i]);
+      children.masses[i] = repeated ? 0 : s.row.mass_of(token, children.values[i]);
     }
-    team.sync_part();  // masses are written
+  }
+
+  // The accepted child of the row's node, by its number in sibling order, or -1.
+  template <class Team, class State>
+  SPECFAST_HD int32_t choose(Team&, State& s, int32_t node, int32_t* status) {
+    DraftChildren& children = s.children;
+    auto& row = s.row;
+    if (row.kind != kOrdinaryRow) return s.child_with(row.argmax, status);
     // Of a row without a child to accept no coin is looked at.
-    bool can_accept = false;
-    for (int32_t i = 0; i < children.count; ++i) can_accept |= children.tokens[i] != kNoToken;
-    Fraction coin = can_accept ? s.accept_coin(node, 0, node) : Fraction{0, 0};
-    Fraction acc_threshold = Fraction::of(max_of(s.p.threshold_acc, 1e-9f));
-    uint64_t spent = product_of(coin, acc_threshold, row.mass);
-    uint64_t single = fraction_above(Fraction::of(s.p.threshold_single), row.mass);
+    Fraction coin = children.has_token ? s.accept_coin(node, 0, node) : Fraction{0, 0};
+    // As a rule both thresholds are 1, which takes less to multiply by.
+    float acc_threshold = max_of(s.p.threshold_acc, 1e-9f);
+    uint64_t spent = acc_threshold < 1.0f ? product_of(coin, Fraction::of(acc_threshold), row.mass)
+                                          : fraction_of(coin, row.mass);
+    float single_threshold = s.p.threshold_single;
+    uint64_t single = single_threshold < 1.0f
+                          ? fraction_above(Fraction::of(single_threshold), row.mass)
+                          : row.mass;
     uint64_t acc = 0;
     for (int32_t i = 0; i < children.count; ++i) {
       uint64_t mass = children.masses[i];

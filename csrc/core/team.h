@@ -39,6 +39,7 @@ namespace specfast {
 //                             step: warps on a device, single threads elsewhere
 //   uint64_t lane_sum(uint64_t), lane_prefix(uint64_t, uint64_t* total)   over a subgroup: the sum,
 //                             and the sum of the lanes before this one; no barrier
+//   uint64_t total(words, n)  sum of n <= 32 scratch words; no barrier
 //   uint64_t from_lane(uint64_t, int lane)   that lane's value; no barrier
 //   Place locate_lane(size, at), locate(n, size_of, at)   where a running sum passes `at`: of the
 //                             lanes' sizes, or of size_of(i) for i < n <= 32; no barrier
@@ -85,6 +86,11 @@ class SingleLanes {
   int lane() const { return 0; }
   int lanes() const { return 1; }
   uint64_t lane_sum(uint64_t value) { return value; }
+  uint64_t total(const uint64_t* words, int n) {
+    uint64_t sum = 0;
+    for (int i = 0; i < n; ++i) sum += words[i];
+    return sum;
+  }
   uint64_t lane_prefix(uint64_t value, uint64_t* total) {
     *total = value;
     return 0;
@@ -113,7 +119,9 @@ inline KeyFlag largest_flagged_key(const uint64_t* keys, int n) {
 }
 
 // Runs f(object, team) in a function of its own: for what is long and rare. On a device it gets
-// copies of both, so that the originals can stay in registers.
+// copies of both, so that the originals can stay in registers; object.absorb(copy) takes back what
+// f may have changed. What it leaves alone the compiler can go on to know: that a pointer is one to
+// shared memory, that a number is a constant.
 template <class Object, class Team, class F>
 SPECFAST_HD_OUTLINED void run_outlined(Object& object, Team& team, F f) {
   f(object, team);
@@ -124,7 +132,7 @@ SPECFAST_HD void out_of_line(Object& object, Team& team, F f) {
   Object object_copy = object;
   Team team_copy = team;
   run_outlined(object_copy, team_copy, f);
-  object = object_copy;
+  object.absorb(object_copy);
   team = team_copy;
 #else
   f(object, team);

@@ -8,8 +8,14 @@ namespace specfast {
 // Weights in [0, 1] of a row's tokens come as an object with
 //
 //   one(id, value)              of one token
-//   group(id, values, out)      of eight neighbours, the first id a multiple of eight
-//   group_mass(id, values)      the sum of their masses
+//   group_mass(id, values)      the sum of the masses of eight neighbours, the first id a multiple
+//   of
+//                               eight
+//
+// and, if they need more than the row's values, with kFetches = true,
+//
+//   fetch(id, out)              what else is read for eight neighbours, eight floats
+//   group_mass(id, values, fetched)
 
 // Sum of floor(2^20 * x) over eight x = 2^20 * weight in [0, 2^20].
 SPECFAST_HD uint64_t sum_of_scaled(const float (&scaled)[kGroupIds]) {
@@ -38,44 +44,45 @@ SPECFAST_HD uint64_t sum_of_scaled(const float (&scaled)[kGroupIds]) {
 #endif
 }
 
+// Mass of eight tokens.
+SPECFAST_HD uint64_t mass_of_weights(const float (&weights)[kGroupIds]) {
+  float scaled[kGroupIds];
+  SPECFAST_UNROLL
+  for (int i = 0; i < kGroupIds; ++i) scaled[i] = weights[i] * 1048576.0f;  // exact
+  return sum_of_scaled(scaled);
+}
+
 // Weights in [0, 1] that some function of(id, value) gives to the tokens of a row.
 template <class Of>
 struct TokenWeights {
+  static constexpr bool kFetches = false;
+
   Of of;
 
   SPECFAST_HD float one(int32_t id, float value) const { return of(id, value); }
-  SPECFAST_HD void group(int32_t id, const float (&values)[kGroupIds],
-                         float (&weights)[kGroupIds]) const {
+  SPECFAST_HD uint64_t group_mass(int32_t id, const float (&values)[kGroupIds]) const {
+    float weights[kGroupIds];
     SPECFAST_UNROLL
     for (int i = 0; i < kGroupIds; ++i) weights[i] = of(id + i, values[i]);
-  }
-  SPECFAST_HD uint64_t group_mass(int32_t id, const float (&values)[kGroupIds]) const {
-    return mass_of_group(*this, id, values);
+    return mass_of_weights(weights);
   }
 };
 template <class Of>
 TokenWeights(Of) -> TokenWeights<Of>;
 
-// Mass of eight neighbouring tokens.
-template <class TokenWeightsLike>
-SPECFAST_HD uint64_t mass_of_group(const TokenWeightsLike& weights, int32_t id,
-                                   const float (&values)[kGroupIds]) {
-  float scaled[kGroupIds];
-  weights.group(id, values, scaled);
-  SPECFAST_UNROLL
-  for (int i = 0; i < kGroupIds; ++i) scaled[i] *= 1048576.0f;  // exact
-  return sum_of_scaled(scaled);
-}
-
 // The weights under a temperature, of all tokens.
 struct PlainWeights {
-  Weights weights;
+  static constexpr bool kFetches = false;
+
+  Weights weights{0.0f, 0.0f};
+
+  // As KeptWeights without a cut.
+  SPECFAST_HD void clear_cut() {}
+  SPECFAST_HD void cut_after(float, int32_t) {}
+  SPECFAST_HD float last_value() const { return -INFINITY; }
+  SPECFAST_HD int32_t last_id() const { return INT32_MAX; }
 
   SPECFAST_HD float one(int32_t, float value) const { return weights.weight(value); }
-  SPECFAST_HD void group(int32_t, const float (&values)[kGroupIds], float (&out)[kGroupIds]) const {
-    SPECFAST_UNROLL
-    for (int i = 0; i < kGroupIds; ++i) out[i] = weights.weight(values[i]);
-  }
   // What is below 2^-40 is floored away, so it need not be 0 before.
   SPECFAST_HD uint64_t group_mass(int32_t, const float (&values)[kGroupIds]) const {
     float scaled[kGroupIds];
@@ -88,10 +95,19 @@ struct PlainWeights {
 // The same for the tokens up to a cut, which comes in the order of values descending, ids
 // ascending.
 struct KeptWeights {
-  Weights weights;
-  float cut_value;
-  int32_t cut_id;
+  static constexpr bool kFetches = false;
 
+  Weights weights{0.0f, 0.0f};
+  float cut_value = -INFINITY;
+  int32_t cut_id = INT32_MAX;
+
+  SPECFAST_HD void clear_cut() { cut_after(-INFINITY, INT32_MAX); }
+  SPECFAST_HD void cut_after(float value, int32_t id) {
+    cut_value = value;
+    cut_id = id;
+  }
+  SPECFAST_HD float last_value() const { return cut_value; }
+  SPECFAST_HD int32_t last_id() const { return cut_id; }
   SPECFAST_HD bool has_cut() const { return cut_value > -INFINITY; }
   // Without branches, as all of this is once per token.
   SPECFAST_HD bool keeps(int32_t id, float value) const {
@@ -104,14 +120,25 @@ struct KeptWeights {
         static_cast<int>(keeps(id, value)) & static_cast<int>(weight >= kInverseMassScale);
     return has_mass ? weight : 0.0f;
   }
-  SPECFAST_HD void group(int32_t id, const float (&values)[kGroupIds],
-                         float (&out)[kGroupIds]) const {
+  SPECFAST_HD uint64_t group_mass(int32_t id, const float (&values)[kGroupIds]) const {
+    float out[kGroupIds];
     SPECFAST_UNROLL
     for (int i = 0; i < kGroupIds; ++i) out[i] = one(id + i, values[i]);
-  }
-  SPECFAST_HD uint64_t group_mass(int32_t id, const float (&values)[kGroupIds]) const {
-    return mass_of_group(*this, id, values);
+    return mass_of_weights(out);
   }
 };
+
+// Mass of a group at once, where the two steps need not lie apart.
+template <class WeightsOf>
+SPECFAST_HD uint64_t mass_of_group(const WeightsOf& weights, int32_t id,
+                                   const float (&values)[kGroupIds]) {
+  if constexpr (WeightsOf::kFetches) {
+    float fetched[kGroupIds];
+    weights.fetch(id, fetched);
+    return weights.group_mass(id, values, fetched);
+  } else {
+    return weights.group_mass(id, values);
+  }
+}
 
 }  // namespace specfast

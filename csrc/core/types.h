@@ -74,6 +74,26 @@ SPECFAST_HD int log2_ceil(uint32_t n) {
 #endif
 }
 
+SPECFAST_HD uint32_t float_bits(float value) {
+#if defined(__CUDA_ARCH__)
+  return __float_as_uint(value);
+#else
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof(bits));
+  return bits;
+#endif
+}
+
+SPECFAST_HD float bits_float(uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __uint_as_float(bits);
+#else
+  float value;
+  memcpy(&value, &bits, sizeof(value));
+  return value;
+#endif
+}
+
 // Storage types of 16-bit floats: one spelling for host code, device code and the dispatch.
 struct BFloat16 {
   uint16_t bits;

@@ -3,10 +3,10 @@
 namespace specfast {
 
 void row_stats_cpu(const RowStatsParams& p) {
-  with_row_form(p.rows, p.sampling, [&](auto type, auto edited) {
+  with_row_form(p.rows, p.sampling, [&](auto form) {
     for (int64_t r = 0; r < p.accept.num_rows; ++r) {
       SerialTeam team;
-      ShardRow<decltype(type), decltype(edited)::value>(p, r, 0).run(team);
+      ShardRow<decltype(form)>(p, r, 0).run(team);
     }
   });
 }

@@ -6,11 +6,8 @@ namespace specfast {
 void row_stats_cuda(const RowStatsParams& p, CUstream_st* stream) {
   int count = static_cast<int>(p.accept.num_rows);
   if (count == 0) return;
-  with_row_form(p.rows, p.sampling, [&](auto type, auto edited) {
-    using T = decltype(type);
-    launch_sampled<ShardRow<T, decltype(edited)::value>>(p, count, p.shard_size,
-                                                         static_cast<int>(sizeof(LogitGroup<T>)),
-                                                         sampled_shape(count), stream);
+  with_row_form(p.rows, p.sampling, [&](auto form) {
+    launch_sampled<ShardRow<decltype(form)>>(p, count, p.shard_size, sampled_shape(count), stream);
   });
 }
 

@@ -23,11 +23,13 @@ struct RowStatsParams {
 };
 
 // One row, for a team.
-template <class T, bool kEdited>
+template <class Form>
 struct ShardRow {
+  using Element = typename Form::Element;
+
   const RowStatsParams& p;
   int64_t r;
-  RowDistribution<T, kEdited> row;
+  RowDistribution<Form> row;
   RowCandidates best;  // what top-k keeps
   RequestLinks links;
   DraftChildren children;
@@ -62,9 +64,11 @@ struct ShardRow {
     sampling.has_top_p = false;  // filters of masses come after the merge, which knows all of them
     sampling.min_mass = 1;
     links.load(team, p.accept, owner.request);
-    if constexpr (kEdited) row.logits.edits.load(team, p.sampling, owner.request, p.shard_size);
+    if constexpr (Form::kEdited)
+      row.logits.edits.load(team, p.sampling, owner.request, p.shard_size);
     team.sync_part();  // links are loaded
-    row.begin_open(team, static_cast<const T*>(p.rows.logits) + r * p.rows.logits_stride, nullptr);
+    row.begin_open(team, static_cast<const Element*>(p.rows.logits) + r * p.rows.logits_stride,
+                   nullptr);
     links.list_children(team, owner.node, owner.window.verified, owner.window.num_nodes, children);
     team.sync_part();  // children are listed
     int32_t count = min_of(children.count, p.record.max_candidates);

@@ -49,7 +49,7 @@ class SerialBlock {
 
   const MarkovBlockParams& p_;
   SerialTeam team_;
-  RowDistribution<T, false> row_;
+  RowDistribution<RowForm<T, false, true>> row_;
   std::vector<float> embedded_;
 };
 

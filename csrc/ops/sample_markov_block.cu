@@ -219,7 +219,7 @@ class MarkovCta {
   const MarkovBlockParams& p_;
   RequestGroup group_;
   ClusterTeam team_;
-  RowDistribution<T, false, false, true> row_;
+  RowDistribution<RowForm<T, false, true>, false, true> row_;
   Bias bias_;
   GridBarrier barrier_;
   SharedKeys keys_;
@@ -257,7 +257,7 @@ void launch_group(const MarkovBlockParams& p, RequestGroup group, MarkovShape sh
   cudaFuncAttributes attributes{};
   SPECFAST_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
   ScratchSizer sizer;
-  RowDistribution<T, false, false, true>(p.vocab_size, 0).place(sizer, 0);
+  RowDistribution<RowForm<T, false, true>, false, true>(p.vocab_size, 0).place(sizer, 0);
   Bias().place(sizer, p.rank, 0);
   int room = most_bytes - static_cast<int>(attributes.sharedSizeBytes + sizer.bytes()) - 64;
 

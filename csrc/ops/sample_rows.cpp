@@ -3,10 +3,10 @@
 namespace specfast {
 
 void sample_rows_cpu(const SampleRowsParams& p) {
-  with_row_form(p.rows, p.sampling, [&](auto type, auto edited) {
+  with_row_form(p.rows, p.sampling, [&](auto form) {
     for (int64_t r = 0; r < p.num_rows; ++r) {
       SerialTeam team;
-      RowSampler<decltype(type), decltype(edited)::value>(p, r, 0).run(team);
+      RowSampler<decltype(form)>(p, r, 0).run(team);
     }
   });
 }

@@ -29,11 +29,13 @@ struct SampleRowsParams {
 };
 
 // One row, for a team.
-template <class T, bool kEdited>
+template <class Form>
 struct RowSampler {
+  using Element = typename Form::Element;
+
   const SampleRowsParams& p;
   int64_t r;
-  RowDistribution<T, kEdited> row;
+  RowDistribution<Form> row;
   int32_t* drawn = nullptr;          // scratch [K]
   uint64_t* drawn_masses = nullptr;  // scratch [K]
 
@@ -58,13 +60,13 @@ struct RowSampler {
     sampling.random.prefix_len = max_of(p.prefix_lens[b], 0);
     int32_t status = sampling.status;
     if (wanted != b || p.prefix_lens[b] < 0) status |= kBadParam;
-    if constexpr (kEdited) {
+    if constexpr (Form::kEdited) {
       row.logits.edits.load(team, p.sampling, b, p.vocab_size);
       team.sync_part();  // edits are marked
     }
     const int32_t* bitmask = p.sampling.token_bitmask;
     if (bitmask != nullptr) bitmask += r * p.sampling.token_bitmask_stride;
-    const T* logits = static_cast<const T*>(p.rows.logits) + r * p.rows.logits_stride;
+    const Element* logits = static_cast<const Element*>(p.rows.logits) + r * p.rows.logits_stride;
     row.begin_open(team, logits, bitmask);
     row.finish_open(team, sampling);
     status |= row.status;

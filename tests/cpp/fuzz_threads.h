@@ -12,10 +12,10 @@ namespace specfast::testing {
 // Batches as a cluster of threads runs them, which has parts of rows and lists of candidates that
 // one thread does without.
 inline void run_on_threads(const SampleRowsParams& p, int parts, int groups_to_keep) {
-  with_row_form(p.rows, p.sampling, [&](auto type, auto edited) {
+  with_row_form(p.rows, p.sampling, [&](auto form) {
     for (int64_t r = 0; r < p.num_rows; ++r) {
       ThreadTeam::run(parts, 4, [&](ThreadTeam& team) {
-        RowSampler<decltype(type), decltype(edited)::value>(p, r, groups_to_keep).run(team);
+        RowSampler<decltype(form)>(p, r, groups_to_keep).run(team);
       });
     }
   });

@@ -11,21 +11,19 @@ template <class Rule>
 void sampled_accept_on_threads(const SampledAcceptParams& p, int parts, int groups_to_keep,
                                int dropped_barrier = -1) {
   constexpr int kThreads = 4;
-  with_row_form(p.rows, p.sampling, [&](auto type, auto edited) {
-    using T = decltype(type);
-    constexpr bool kEdited = decltype(edited)::value;
-    bool stored = SampledRequest<T, kEdited, Rule>::kStored && p.stored_rows != nullptr;
+  with_row_form(p.rows, p.sampling, [&](auto form) {
+    using Form = decltype(form);
+    bool stored = SampledRequest<Form, Rule>::kStored && p.stored_rows != nullptr;
     int rows = stored ? p.accept.batch_size * p.accept.num_nodes : 0;
     for (int job = 0; job < rows; ++job) {
-      ThreadTeam::run(parts, kThreads,
-                      [&](ThreadTeam& team) { RowRecorder<T>(p, job, groups_to_keep).run(team); });
+      ThreadTeam::run(parts, kThreads, [&](ThreadTeam& team) {
+        RowRecorder<Form>(p, job, groups_to_keep).run(team);
+      });
     }
     for (int b = 0; b < p.accept.batch_size; ++b) {
       ThreadTeam::run(
           parts, kThreads,
-          [&](ThreadTeam& team) {
-            SampledRequest<T, kEdited, Rule>(p, b, groups_to_keep).run(team);
-          },
+          [&](ThreadTeam& team) { SampledRequest<Form, Rule>(p, b, groups_to_keep).run(team); },
           dropped_barrier);
     }
   });

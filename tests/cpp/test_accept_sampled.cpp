@@ -56,6 +56,31 @@ TEST(block_on_threads_equals_serial) {
   check_threads_equal_serial<BlockRule>(serial_op, true);
 }
 
+// Rows without filters have a form of their own.
+template <class SerialOp>
+void check_absent_filters(SerialOp serial_op, bool chain) {
+  for (unsigned seed = 0; seed < 12; ++seed) {
+    SampledCase absent(2, 8, seed % 4 == 0 ? 3200 : 5, seed, false, static_cast<Form>(seed % 3));
+    SampledCase off = absent;
+    serial_op(absent.sampled_params(false, false, chain));
+    SampledAcceptParams p = off.sampled_params(false, false, chain);
+    std::vector<int32_t> top_k(2, -1);
+    std::vector<float> top_p(2, 1.0f);
+    std::vector<float> min_p(2, 0.0f);
+    p.sampling.top_k = top_k.data();
+    p.sampling.top_p = top_p.data();
+    p.sampling.min_p = min_p.data();
+    serial_op(p);
+    CHECK_EQ(off.sampled_record(), absent.sampled_record());
+  }
+}
+
+TEST(filters_that_are_off_equal_none) {
+  check_absent_filters([](const SampledAcceptParams& p) { accept_target_only_cpu(p); }, false);
+  check_absent_filters([](const SampledAcceptParams& p) { accept_rejection_cpu(p); }, false);
+  check_absent_filters([](const SampledAcceptParams& p) { accept_block_cpu(p); }, true);
+}
+
 PLANTED_FAULT(target_only_without_the_links_barrier) {
   // Without edits the first barrier is the one before links and tokens are looked at.
   SampledCase c(1, 4, 5, 0, false, Form::kRecord);

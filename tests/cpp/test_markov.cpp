@@ -20,7 +20,7 @@ void draw_on_threads(const MarkovBlockParams& p, const std::vector<Step>& steps,
   ThreadTeam::run(
       parts, 4,
       [&](ThreadTeam& team) {
-        RowDistribution<float, false, false, true> row(p.vocab_size, 1);
+        RowDistribution<RowForm<float, false, true>, false, true> row(p.vocab_size, 1);
         team.arrive();
         row.place(team, 0);
         row.logits.divide(team);

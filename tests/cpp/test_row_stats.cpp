@@ -8,12 +8,14 @@ namespace {
 using testing::ShardCase;
 
 void stats_on_threads(const RowStatsParams& p, int parts) {
-  for (int64_t r = 0; r < p.accept.num_rows; ++r) {
-    ThreadTeam::run(parts, 4, [&](ThreadTeam& team) {
-      // One group of a part's share is kept, others are read again.
-      ShardRow<float, false>(p, r, 1).run(team);
-    });
-  }
+  with_row_form(p.rows, p.sampling, [&](auto form) {
+    for (int64_t r = 0; r < p.accept.num_rows; ++r) {
+      ThreadTeam::run(parts, 4, [&](ThreadTeam& team) {
+        // One group of a part's share is kept, others are read again.
+        ShardRow<decltype(form)>(p, r, 1).run(team);
+      });
+    }
+  });
 }
 
 void merge_on_threads(const MergeRowStatsParams& p, int parts, int dropped_barrier = -1) {

@@ -7,21 +7,15 @@ namespace {
 
 using testing::SampleRowsCase;
 
-void sample_on_threads(const SampleRowsParams& p, bool edited, int parts,
-                       int dropped_barrier = -1) {
-  for (int64_t r = 0; r < p.num_rows; ++r) {
-    ThreadTeam::run(
-        parts, 4,
-        [&](ThreadTeam& team) {
-          // One group of a part's share is kept, others are read again.
-          if (edited) {
-            RowSampler<float, true>(p, r, 1).run(team);
-          } else {
-            RowSampler<float, false>(p, r, 1).run(team);
-          }
-        },
-        dropped_barrier);
-  }
+void sample_on_threads(const SampleRowsParams& p, int parts) {
+  with_row_form(p.rows, p.sampling, [&](auto form) {
+    for (int64_t r = 0; r < p.num_rows; ++r) {
+      ThreadTeam::run(parts, 4, [&](ThreadTeam& team) {
+        // One group of a part's share is kept, others are read again.
+        RowSampler<decltype(form)>(p, r, 1).run(team);
+      });
+    }
+  });
 }
 
 TEST(sample_rows_on_threads_equals_serial) {
@@ -33,8 +27,7 @@ TEST(sample_rows_on_threads_equals_serial) {
     SampleRowsCase serial(2, 4, seed % 4 == 0 ? 1000 : 5, seed, seed % 5 == 4);
     SampleRowsCase threads = serial;
     sample_rows_cpu(serial.rows_params(edited, filtered, purpose, given_coins));
-    sample_on_threads(threads.rows_params(edited, filtered, purpose, given_coins), edited,
-                      2 + seed % 2);
+    sample_on_threads(threads.rows_params(edited, filtered, purpose, given_coins), 2 + seed % 2);
     CHECK_EQ(threads.drawn(), serial.drawn());
   }
 }
