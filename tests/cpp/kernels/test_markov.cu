@@ -82,7 +82,7 @@ TEST(markov_block_draws_from_the_logits_that_it_leaves) {
           CHECK(std::fabs(got - want) <= std::fabs(want) / 256 + 2e-5f);
         }
         SerialTeam team;
-        RowDistribution<BFloat16, false> row(2000, 0);
+        RowDistribution<RowForm<BFloat16, false, true>> row(2000, 0);
         row.place(team, 0);
         row.logits.divide(team);
         MarkovRequest request = MarkovRequest::load(host.params(), b);
