@@ -4,6 +4,9 @@
 // Bytes: 2 * committing requests * bytes per slot over all buffers and layers. Bound by memory
 // bandwidth; in a small batch of small states by the chain length -> row -> data.
 //
+// H200: 36 layers of 1 MiB and 48 KiB, B=1 25 us (75 % of the speed of a copy), 8 173 (87), 32 676
+// (89); 24 layers of 64 KiB and 8 KiB, B=1 3.6 us (floor 1.4), 8 11.3 (7.3), 64 64.5 (54.2).
+//
 // Descriptors are kernel arguments, so the op copies exactly the tensors that it was given, and
 // nothing has to be on the device beforehand.
 
