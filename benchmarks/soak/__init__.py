@@ -1,0 +1,1 @@
+"""Minutes of random requests, with plain decoding beside them."""
