@@ -9,8 +9,14 @@ import torch
 from torch import Tensor
 
 import specfast
-
-BATCH, NODES, VOCAB, TOPK, DEPTH = 4, 8, 1003, 3, 3
+from specfast.cli.self_test_inputs import BATCH, NODES, TOPK, VOCAB
+from specfast.cli.self_test_inputs import anchors as _anchors
+from specfast.cli.self_test_inputs import candidates as _candidates
+from specfast.cli.self_test_inputs import drafts as _drafts
+from specfast.cli.self_test_inputs import logits as _logits
+from specfast.cli.self_test_inputs import parents as _parents
+from specfast.cli.self_test_inputs import prefix_lens as _prefix_lens
+from specfast.cli.self_test_inputs import rng as _rng
 
 Outputs = dict[str, Tensor | None]
 # Called with specfast.ops or specfast.reference, and the device of all tensors.
@@ -360,48 +366,3 @@ SELF_TESTS: dict[str, SelfTest] = {
     "tree_from_parents": _tree_from_parents,
     "verify_attention": _verify_attention,
 }
-
-
-def _rng() -> torch.Generator:
-    return torch.Generator().manual_seed(5)
-
-
-def _prefix_lens() -> Tensor:
-    return torch.tensor([0, 7, 64, 1000], dtype=torch.int32)
-
-
-def _anchors() -> Tensor:
-    return torch.tensor([3, 1, 4, 1])
-
-
-def _logits() -> Tensor:
-    """[BATCH * NODES, VOCAB] in bf16, where ties are common."""
-    return torch.randn(BATCH * NODES, VOCAB, generator=_rng()).bfloat16()
-
-
-def _parents() -> Tensor:
-    """Node i follows node i // 2 or the one before it: int32 [BATCH, NODES]."""
-    halves = torch.arange(NODES) // 2 - torch.randint(0, 2, (BATCH, NODES), generator=_rng())
-    parents = halves.clamp(min=0).int()
-    parents[:, 0] = -1
-    return parents
-
-
-def _drafts(logits: Tensor, parents: Tensor) -> Tensor:
-    """Anchor and drafts int64 [BATCH, NODES]; most are what the target says after the parent."""
-    predicted = logits.float().argmax(dim=1).view(BATCH, NODES)
-    drafts = predicted.gather(1, parents.long())
-    wrong = torch.rand(drafts.shape, generator=_rng()) < 0.2
-    return torch.cat([predicted[:, :1], drafts + wrong], dim=1)
-
-
-def _candidates() -> tuple[Tensor, Tensor, Tensor]:
-    """Scores and tokens [BATCH, C] and the parent list of an EAGLE-2 draft."""
-    groups = 1 + TOPK * (DEPTH - 1)
-    scores = -torch.rand(BATCH, groups * TOPK, generator=_rng())
-    tokens = torch.randint(0, VOCAB, scores.shape, generator=_rng())
-    # Level 1 hangs under the root's children, level 2 under some of level 1.
-    level1 = torch.arange(TOPK)
-    level2 = TOPK + torch.randperm(TOPK * TOPK, generator=_rng())[:TOPK]
-    parent_list = torch.cat([torch.tensor([-1]), level1, level2])
-    return scores, tokens, parent_list.expand(BATCH, -1).contiguous()
