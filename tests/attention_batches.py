@@ -95,8 +95,8 @@ def random_trees(rng: torch.Generator, batch: int, nodes: int, mode: str) -> Ten
 def assert_close(got: Tensor, call: Call) -> None:
     """Within what the arithmetic of the type allows, element by element; zeros are zeros.
 
-    Out is rounded once, and 16-bit weights once before they are multiplied: each by 2^-9 (bfloat16)
-    or 2^-12 (float16) of the weighted sum of |v|. float32 scores are exact to about 2^-21 of the
+    Out is rounded once, and 16-bit weights once before they are multiplied: each by 2^-8 (bfloat16)
+    or 2^-11 (float16) of the weighted sum of |v|. float32 scores are exact to about 2^-21 of the
     largest product of norms; that error, times the same sum, is what weights may be off by.
     """
     expected = reference.verify_attention(**{**call, "query": call["query"].double()})
@@ -109,7 +109,7 @@ def assert_close(got: Tensor, call: Call) -> None:
     longest = call["key_cache"].double().nan_to_num().norm(dim=-1).max() if got.numel() else 0
     scale = call.get("scale") or call["query"].shape[-1] ** -0.5
     rounding = {torch.float32: 2**-20, torch.bfloat16: 2**-8, torch.float16: 2**-11}[got.dtype]
-    bound = magnitude * (1.5 * rounding + 2**-20 * scale * finite * longest) + 1e-7
+    bound = magnitude * (2.1 * rounding + 2**-20 * scale * finite * longest) + 1e-7
     wrong = ~((got.cpu().double() - expected).abs() <= bound)
     assert not bool(wrong.any()), (
         f"{int(wrong.sum())} of {wrong.numel()} elements, first at {wrong.nonzero()[0].tolist()}: "

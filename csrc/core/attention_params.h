@@ -105,8 +105,8 @@ SPECFAST_HD int32_t find_slot(const VerifyAttentionParams& p, const AttentionReq
 SPECFAST_HD uint32_t first_bits(int n) { return n <= 0 ? 0u : n >= 32 ? ~0u : (1u << n) - 1; }
 
 // Columns 32 * word ... of a row of the tree mask.
-SPECFAST_HD uint32_t mask_word(const VerifyAttentionParams& p, const AttentionRequest& r, int row,
-                               int word) {
+SPECFAST_HD_OUTLINED uint32_t mask_word(const VerifyAttentionParams& p, const AttentionRequest& r,
+                                        int row, int word) {
   int64_t mask_row = int64_t{r.b} * p.mask_nodes + row;
   uint32_t columns = first_bits(r.num_rows - 32 * word);
   if (columns == 0) return 0;
@@ -114,6 +114,7 @@ SPECFAST_HD uint32_t mask_word(const VerifyAttentionParams& p, const AttentionRe
     return p.mask_bits[mask_row * ceil_div(p.mask_nodes, 32) + word] & columns;
   }
   uint32_t bits = 0;
+  SPECFAST_NO_UNROLL
   for (int c = 0; c < min_of(32, r.num_rows - 32 * word); ++c) {
     bits |= (p.mask_bytes[mask_row * p.mask_nodes + 32 * word + c] != 0 ? 1u : 0u) << c;
   }
@@ -125,9 +126,11 @@ SPECFAST_HD bool has_mask(const VerifyAttentionParams& p) {
 }
 
 // Positions between the anchor and a row: in a tree as many as the row has ancestors.
-SPECFAST_HD int row_depth(const VerifyAttentionParams& p, const AttentionRequest& r, int row) {
+SPECFAST_HD_OUTLINED int row_depth(const VerifyAttentionParams& p, const AttentionRequest& r,
+                                   int row) {
   if (!has_mask(p)) return row;
   int seen = 0;
+  SPECFAST_NO_UNROLL
   for (int word = 0; word < ceil_div(r.num_rows, 32); ++word) {
     seen += popcount(mask_word(p, r, row, word));
   }
@@ -135,8 +138,8 @@ SPECFAST_HD int row_depth(const VerifyAttentionParams& p, const AttentionRequest
 }
 
 // Window columns 32 * word ... that a row sees.
-SPECFAST_HD uint32_t window_word(const VerifyAttentionParams& p, const AttentionRequest& r, int row,
-                                 int word) {
+SPECFAST_HD_OUTLINED uint32_t window_word(const VerifyAttentionParams& p, const AttentionRequest& r,
+                                          int row, int word) {
   uint32_t bits;
   if (has_mask(p)) {
     bits = mask_word(p, r, row, word);
@@ -147,6 +150,7 @@ SPECFAST_HD uint32_t window_word(const VerifyAttentionParams& p, const Attention
   // The window is shorter than the sliding window, as a rule.
   if (p.sliding_window == 0 || p.sliding_window >= r.num_rows) return bits;
   int depth = row_depth(p, r, row);
+  SPECFAST_NO_UNROLL
   for (int c = 0; c < min_of(32, r.num_rows - 32 * word); ++c) {
     if (depth - row_depth(p, r, 32 * word + c) >= p.sliding_window) bits &= ~(1u << c);
   }

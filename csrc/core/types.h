@@ -8,7 +8,7 @@
 #include <cuda_fp16.h>
 #define SPECFAST_HD __host__ __device__ __forceinline__
 // For what runs rarely or is long: one copy instead of one per call.
-#define SPECFAST_HD_OUTLINED __host__ __device__ __noinline__
+#define SPECFAST_HD_OUTLINED inline __host__ __device__ __noinline__
 #else
 #define SPECFAST_HD inline
 #define SPECFAST_HD_OUTLINED inline

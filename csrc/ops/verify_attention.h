@@ -112,9 +112,10 @@ SPECFAST_HD void attend(const VerifyAttentionParams& p, const AttentionRequest& 
 
 // Rows that no request owns, and those of a request that do not count.
 template <class T, class Team>
-SPECFAST_HD void clear_rows(Team& team, const VerifyAttentionParams& p, int32_t begin,
-                            int32_t end) {
+SPECFAST_HD_OUTLINED void clear_rows(Team& team, const VerifyAttentionParams& p, int32_t begin,
+                                     int32_t end) {
   const int64_t row_size = int64_t{p.num_heads} * p.head_dim;
+  SPECFAST_NO_UNROLL
   for (int64_t i = begin * row_size + team.rank(); i < end * row_size; i += team.size()) {
     int64_t row = i / row_size;
     int64_t in_row = i - row * row_size;

@@ -101,13 +101,16 @@ def verify_attention(
     rows into what there is. Of requests whose rows overlap, only those rows are undefined. What
     lies in the cache at positions that no row of the request sees is not read, NaN or not; a NaN
     that some row of a request sees may reach others of that request, and no other request.
-    Devices: CPU, CUDA. Scores and sums are float32; CPU and CUDA differ by rounding. The CUDA form
-    is a simple one without tensor cores: every row reads all its keys.
+    Devices: CPU, CUDA. Scores and sums are float32; on CUDA 16-bit inputs go through tensor cores
+    with weights rounded to the input's type, so that CPU and CUDA differ by rounding.
     Deterministic: keys are added up in chunks of 512 absolute positions, whose order is fixed, so
     that the result of a row does not depend on batch, slot, padding, workspace or launch.
     Capturable with ``out``; one launch; lengths and pages may change between replays. A workspace
     serves any number of calls of one stream, not two at the same time.
-    Cost: reads keys and values of each request once per row and head.
+    Tensor cores are used where D is 64, 128 or 256 and all rows lie at multiples of 16 bytes; a
+    slow kernel serves the rest, and float32.
+    Cost: reads keys and values of a request once per tile of 64 or 128 rows, a row counted for each
+    head that shares a KV head, whatever the mask; of the prefix no mask is formed.
     Source: FlashAttention (arXiv:2205.14135), its split form, and tree attention of SpecInfer
     (arXiv:2305.09781).
 
@@ -185,13 +188,14 @@ def verify_attention_workspace(
     if place.type != "cuda":
         return None
     rows = min(max_rows, _MAX_ROWS) * num_heads // num_kv_heads
-    tile = 32 if rows <= 32 else 64 if rows <= 64 else 128
+    tile = 64 if rows <= 64 or head_dim == 256 else 128
     units = batch_size * num_kv_heads * -(-rows // tile)
     parts = max(
         units * -(-context_len // _SPAN_KEYS),
         min(units * -(-context_len // _CHUNK_KEYS), _MOST_CHUNKS_APART),
     )
-    words = _COUNTERS + parts * tile * (head_dim + 2)
+    kept_rows = 16 * -(-min(rows, tile) // 16)
+    words = _COUNTERS + parts * kept_rows * (head_dim + 2)
     return torch.zeros(min(words, max_bytes // 4), dtype=torch.int32, device=place)
 
 

@@ -1,0 +1,44 @@
+#pragma once
+
+#include "core/attention_mma.cuh"
+
+namespace specfast {
+
+// A softmax over some of a row's keys: with scores s and values v, sum = Σ 2^(c (s - max)), and
+// beside it, wherever it is kept, Σ 2^(c (s - max)) v. c is the scale in units of log2(e).
+struct RowSoftmax {
+  float max = -INFINITY;
+  float sum = 0;  // 0: no key
+};
+
+// total = total * of_total + part * of_part, for the weighted values.
+struct FoldWeights {
+  float of_total;
+  float of_part;
+};
+
+// Adds a part behind the total. Every merge of two softmaxes is this one, so that it does not
+// matter where it happens.
+__device__ inline FoldWeights fold(RowSoftmax& total, RowSoftmax part, float c) {
+  if (part.sum == 0) return {1, 0};
+  if (total.sum == 0) {
+    total = part;
+    return {0, 1};
+  }
+  const float max = fmaxf(total.max, part.max);
+  const FoldWeights weights{fast_exp2((total.max - max) * c), fast_exp2((part.max - max) * c)};
+  total.max = max;
+  total.sum = __fmaf_rn(total.sum, weights.of_total, part.sum * weights.of_part);
+  return weights;
+}
+
+__device__ inline float fold_value(float total, float part, FoldWeights weights) {
+  return __fmaf_rn(total, weights.of_total, part * weights.of_part);
+}
+
+// What weighted values are multiplied by in the end.
+__device__ inline float normalizer(const RowSoftmax& row) {
+  return row.sum == 0 ? 0.0f : 1 / row.sum;
+}
+
+}  // namespace specfast
