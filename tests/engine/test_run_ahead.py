@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,13 +12,22 @@ from engine.drafters import OracleDrafter
 from engine.models import CONTEXT, plain_greedy, random_prompt, tiny_model
 from engine.test_verify_graphs import model_on, texts
 from specfast import FinishReason, SamplingParams
-from specfast.drafters import DeviceDrafter, DeviceDrafts, DraftRequest, DraftSlots, PlainDecoding
+from specfast.drafters import (
+    DeviceDrafter,
+    DeviceDrafts,
+    DraftRequest,
+    DraftSlots,
+    PlainDecoding,
+    TapRecorder,
+)
 from specfast.engine import Engine, VerifyTiers
 from specfast.engine.run_ahead import RunAhead
+from specfast.engine.verified_round import VerifiedRound
 from specfast.engine.verify_graphs import CapturedRound, LaunchedRound
 from specfast.planner import PlannerMode, Planning, SpsTable, TierRates
 from specfast.records import AcceptRecord
 from tiny_tokenizer import make_tokenizer
+from torch import Tensor
 
 WIDTH = 5
 PROMPTS = [random_prompt(length, seed=length) for length in (5, 17, 31)]
@@ -311,6 +321,114 @@ def test_planned_rounds(
         assert proposed < 2.5 * accepted
     assert (min(used) < 4 * WIDTH) == (mode == "compact")
     assert engine.pool.num_free_pages == engine.pool.num_pages
+
+
+def test_a_plan_needs_confidences(sizes: VerifyTiers, device: str) -> None:
+    model = model_on(device)
+    plain = [plain_greedy(model, prompt, 30) for prompt in PROMPTS]
+    tiers = VerifyTiers([4], WIDTH, (4, 8, 12), capture=sizes.capture)
+    rows = tuple(tier.num_rows for tier in tiers.tiers)
+    cost = TierRates(rows, tuple(1 / (1 + row) for row in rows))
+    table = SpsTable("card", "model", "backend", "commit", rows, cost)
+    engine = Engine(
+        model,
+        oracle(PROMPTS, plain, device),
+        max_batch_size=4,
+        verify_width=WIDTH,
+        tiers=tiers,
+        planning=Planning("compact", table),
+    )
+    assert texts(engine.generate(PROMPTS, SamplingParams(max_new_tokens=30))) == plain
+
+
+def test_planning_without_tiers_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected tiers for planning, got none"):
+        Engine(tiny_model(), planning=Planning())
+
+
+def test_what_a_drafter_leaves_out_it_leaves_out_of_one_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = tiny_model()
+    plain = plain_greedy(model, PROMPTS[0], 40)
+    drafter = oracle(PROMPTS[:1], [plain], "cpu")
+    draft, calls = TableDrafter.draft, []
+
+    def short_at_first(self: TableDrafter, slots: DraftSlots) -> DeviceDrafts:
+        calls.append(1)
+        if len(calls) == 1:
+            slots.verify_lens.clamp_(max=2)
+        return draft(self, slots)
+
+    monkeypatch.setattr(TableDrafter, "draft", short_at_first)
+    engine = Engine(model, drafter, verify_width=WIDTH, tiers=VerifyTiers([1], WIDTH))
+    (generation,) = engine.generate(PROMPTS[:1], SamplingParams(max_new_tokens=40))
+    assert generation.token_ids == plain
+    proposed = [output.num_proposed for output in generation.rounds[1:]]
+    assert proposed[0] == 1
+    assert set(proposed[1:]) == {WIDTH - 1}
+
+
+def test_an_interrupt_loses_no_round(
+    sizes: VerifyTiers, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_on(device)
+    plain = [plain_greedy(model, prompt, 30) for prompt in PROMPTS]
+    read, calls = LaunchedRound.read, []
+
+    def interrupted(launched: LaunchedRound) -> VerifiedRound:
+        calls.append(1)
+        if len(calls) in (3, 4, 9):
+            raise KeyboardInterrupt
+        return read(launched)
+
+    monkeypatch.setattr(LaunchedRound, "read", interrupted)
+    drafter = oracle(PROMPTS, plain, device)
+    engine = Engine(model, drafter, max_batch_size=4, verify_width=WIDTH, tiers=sizes)
+    ids = [engine.add_request(prompt, SamplingParams(max_new_tokens=30)) for prompt in PROMPTS]
+    emitted: dict[int, list[int]] = {i: [] for i in ids}
+    while engine.has_unfinished:
+        with suppress(KeyboardInterrupt):
+            for output in engine.step():
+                emitted[output.request_id] += output.token_ids
+    assert [emitted[i] for i in ids] == plain
+    assert engine.pool.num_free_pages == engine.pool.num_pages
+
+
+class TappedTable(TableDrafter):
+    """Keeps the taps that it is shown, in the round and by the host."""
+
+    tap_layers = (1,)
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.in_rounds: list[Tensor] = []
+        self.observed: list[Tensor] = []
+
+    def committed(self, slots: DraftSlots, record: AcceptRecord, taps: object) -> None:
+        assert isinstance(taps, Tensor)
+        count = int(record.commit_lens[0])
+        self.in_rounds.append(taps[0, :count].clone())
+
+    def observe(self, requests: Sequence[DraftRequest], taps: Sequence[Tensor]) -> None:
+        self.observed += [rows.clone() for rows in taps]
+
+
+def test_a_device_drafter_sees_the_taps_of_each_row_once() -> None:
+    model = tiny_model()
+    plain = plain_greedy(model, PROMPTS[0], 30)
+    text = PROMPTS[0] + plain
+    drafter = TappedTable([text], 1, "cpu")
+    engine = Engine(model, drafter, max_batch_size=1, verify_width=WIDTH, tiers=VerifyTiers([1], 5))
+    (generation,) = engine.generate(PROMPTS[:1], SamplingParams(max_new_tokens=30))
+    assert generation.token_ids == plain
+    with TapRecorder(model, (1,)) as recorder, torch.inference_mode():
+        model(torch.tensor([text]), use_cache=False)
+    expected = recorder.taps()[0]
+    seen = torch.cat([*drafter.observed, *drafter.in_rounds])
+    assert len(drafter.observed) == 1  # the prompt
+    torch.testing.assert_close(seen, expected[: len(seen)], rtol=1e-4, atol=1e-4)
+    assert len(seen) == len(text) - 1
 
 
 def test_tiers_wider_than_the_engine_are_refused() -> None:

@@ -194,7 +194,10 @@ class DeviceDrafter(Drafter, Protocol):
         """The next call of :meth:`draft` is for these, which stand where the host believes."""
 
     def draft(self, slots: DraftSlots) -> DeviceDrafts:
-        """Write ``tokens[:, 1:]`` of the slots that have a request; ``verify_lens`` may shrink.
+        """Write ``tokens[:, 1:]`` of the slots that have a request.
+
+        ``verify_lens`` may be lowered, for this round. What has to last from round to round is
+        allocated elsewhere: memory that is allocated here is used again by other rounds.
 
         Drafts must not depend on the coins of this round. Nothing may be read on the host; when it
         is captured, the same kernels have to be right for every later round.
@@ -204,7 +207,8 @@ class DeviceDrafter(Drafter, Protocol):
         """After the decision, on the device as well: ``taps`` [B, N, W] of the committed rows.
 
         ``slots`` are as :meth:`draft` left them; ``taps`` past ``commit_lens`` repeat some row, and
-        are None where :class:`TapDrafter` does not ask for them.
+        are None where :class:`TapDrafter` does not ask for them. Of a slot whose ``commit_lens`` is
+        0 nothing may be written. In such rounds ``observe`` is not called.
         """
 
 

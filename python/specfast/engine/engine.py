@@ -146,6 +146,8 @@ class Engine:
         self._verifier = Verifier(self.target, self.pool, self._page_table, agreement, recorder)
         self.graphs: VerifyGraphs | None = None
         self._ahead: RunAhead | None = None
+        if planning is not None and tiers is None:
+            raise ValueError("Engine: expected tiers for planning, got none")
         if tiers is not None:
             if tiers.width > verify_width:
                 raise ValueError(

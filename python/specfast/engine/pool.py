@@ -123,7 +123,10 @@ class PageTable:
         latest = {(row, column): page for row, column, page in self._unwritten}
         self._unwritten.clear()
         entries = torch.tensor([(*place, page) for place, page in latest.items()])
-        row, column, page = entries.to(self.pages.device).unbind(1)
+        if self.pages.device.type == "cuda":
+            # From pageable memory the copy would wait for the round in flight.
+            entries = entries.pin_memory()
+        row, column, page = entries.to(self.pages.device, non_blocking=True).unbind(1)
         self.pages[row, column] = page.int()
 
     def slots(self, rows: Tensor, positions: Tensor) -> Tensor:

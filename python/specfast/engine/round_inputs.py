@@ -120,7 +120,9 @@ class RoundInputs:
         host["stop_token_ids"][:count] = -1
         on_device = None
         if draft is not None and draft.tokens.device.type == "cpu":
-            host["tokens"][:count, :columns] = draft.tokens.numpy()
+            # An id that 32 bits do not hold is as illegal as -1.
+            ids = draft.tokens.numpy()
+            host["tokens"][:count, :columns] = np.where(np.abs(ids) < 2**31, ids, -1)
         elif draft is not None:
             on_device = draft.tokens
         if draft is not None and draft.parents is not None:

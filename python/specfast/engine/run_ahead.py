@@ -14,6 +14,7 @@ from specfast.engine.verified_round import VerifiedRound
 from specfast.engine.verify_graphs import LaunchedRound, VerifyGraphs
 from specfast.engine.verify_tiers import VerifyTier
 from specfast.planner import VerifyPlanner
+from specfast.status import FinishReason
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class _Flight:
     """Rounds of one batch, the last of which has been launched.
 
     ended : ids of requests that the device has ended: they have no rows any more
+    stalled : ids of requests that go on and got no row, which no flight can mend
     places : int64 [B]    on the device, where each slot's survivals go in the planner's relay
     """
 
@@ -28,6 +30,7 @@ class _Flight:
     form: RoundForm
     num_slots: int
     ended: set[int]
+    stalled: set[int]
     places: Tensor | None = None
     launched: LaunchedRound | None = None
 
@@ -37,15 +40,19 @@ class _Flight:
         assert self.launched is not None
         slots = [i for i, r in enumerate(self.requests) if r.request_id in running]
         verified = self.launched.read().of_slots(slots)
-        anchors = verified.record.next_anchor.tolist()
         read = [self.requests[i] for i in slots]
-        self.ended.update(r.request_id for r, a in zip(read, anchors, strict=True) if a < 0)
+        reasons = verified.record.finish_reason.tolist()
+        for request, reason, rows in zip(read, reasons, verified.verify_lens, strict=True):
+            if reason != FinishReason.NOT_FINISHED:
+                self.ended.add(request.request_id)
+            elif rows == 0:
+                self.stalled.add(request.request_id)
         return read, verified
 
     def carries_only(self, requests: Sequence[Request]) -> bool:
-        """Whether every slot that still gets rows is that of one of these."""
+        """Whether the slots that get rows are those of ``requests``, and no others."""
         wanted = {request.request_id for request in requests} | self.ended
-        return all(request.request_id in wanted for request in self.requests)
+        return not self.stalled and all(r.request_id in wanted for r in self.requests)
 
 
 class RunAhead:
@@ -108,7 +115,12 @@ class RunAhead:
         self._flight = None
         if any(request.tokens_left > 1 for request in requests):
             self._flight = self._launch(flight)
-        return flight.read(requests)
+        try:
+            return flight.read(requests)
+        except BaseException:
+            # The host stands where it stood before: it will decide that round again, the same way.
+            self._flight = None
+            raise
 
     def land(self, requests: Sequence[Request]) -> tuple[list[Request], VerifiedRound]:
         """Read the round in flight."""
@@ -126,6 +138,8 @@ class RunAhead:
     def _take_off(self, requests: Sequence[Request]) -> _Flight:
         tier = self._uniform_tier(requests)
         assert tier is not None
+        # Capturing runs the drafter on padded slots: before it begins with these.
+        self._graphs.at(RoundForm.of(requests, None), tier)
         self._begin(requests)
         self._graphs.load(requests, None, [self._width] * len(requests), tier)
         num_slots, places = tier.num_requests, None
@@ -134,14 +148,14 @@ class RunAhead:
             slots += [self._planner.padding_row] * (num_slots - len(slots))
             places = torch.tensor(slots, device=self._graphs.device)
         form = RoundForm.of(requests, None)
-        return self._launch(_Flight(list(requests), form, num_slots, set(), places))
+        return self._launch(_Flight(list(requests), form, num_slots, set(), set(), places))
 
     def _launch(self, flight: _Flight) -> _Flight:
         """The same batch, one round on."""
         tiers = self._graphs.tiers.of_size(flight.num_slots)
-        if self._planner is None or flight.places is None:
-            launched = self._graphs.at(flight.form, tiers[-1]).launch()
-            return replace(flight, launched=launched)
+        uniform = self._graphs.at(flight.form, tiers[-1])
+        if self._planner is None or flight.places is None or not uniform.round.has_confidence:
+            return replace(flight, launched=uniform.launch())
         rows = [request.slot for request in flight.requests]
         generations = [request.request_id + 1 for request in flight.requests]
         plan = self._planner.plan(rows, generations, [self._width] * len(rows))

@@ -51,6 +51,7 @@ class TierRound:
                        valid until the next run
     record : views of it
     schedule : survivals and lengths, where the drafter has confidences
+    has_confidence : whether the drafter gave some in the last run
     taps : [B, N, W]   hidden states of the committed rows, in their order; what follows them
                        repeats a row. None without a recorder, or before the first run
     """
@@ -75,11 +76,13 @@ class TierRound:
         if form.tree:
             self._tree = TreeRecord.empty(slots, width, device, tokens_dtype=torch.int32)
         self.schedule = VerifySchedule.empty(slots, width - 1, device)
+        self.schedule.status.zero_()  # for rounds without a plan
         self._shape = RecordShape(slots, width, tier.num_rows, form.logprobs is not None)
         size = 2 * slots + self._shape.num_elements
         self.packed = torch.empty(size, dtype=torch.int32, device=device)
         self.record = self._shape.unpack(self.packed[2 * slots :])
         self.taps: Tensor | None = None
+        self.has_confidence = False
         self._finish = FinishRules(
             stop_token_ids=inputs.stop_token_ids,
             max_tokens_left=inputs.max_tokens_left,
@@ -98,9 +101,12 @@ class TierRound:
 
     def run(self) -> None:
         place, inputs, record = self._place, self.inputs, self.record
-        slots = self._draft_slots()
+        on_device = self._form.drafted == "device"
+        # What a drafter leaves out, it leaves out of this round.
+        max_lens = inputs.verify_lens.clone() if on_device else inputs.verify_lens
+        slots = self._draft_slots(max_lens)
         drafts = self._draft(slots)
-        accept_lens = self._lay_out(self._plan(drafts))
+        accept_lens = self._lay_out(max_lens, self._plan(drafts, max_lens))
         tree_mask = self._lay_out_tree()
         attention = WindowAttention(
             place.pool,
@@ -126,7 +132,7 @@ class TierRound:
                 accumulate_status=True,
             )
         self._commit_taps()
-        if self._form.drafted == "device":
+        if on_device:
             cast(DeviceDrafter, place.drafter).committed(slots, record, self.taps)
         self._begin_next_round()
 
@@ -136,17 +142,18 @@ class TierRound:
         accept_lens, window_lens = packed[: 2 * slots].view(2, slots).tolist()
         record = self._shape.unpack(packed[2 * slots :])
         taps = None
-        if self.taps is not None:
+        # A drafter on the device has seen them in the round; the next one is overwriting them.
+        if self.taps is not None and self._form.drafted == "host":
             counts = record.commit_lens.tolist()
             taps = [rows[:n] for rows, n in zip(self.taps, counts, strict=True)]
         first_rows = VerifiedRound.of(record, window_lens).first_rows
         return VerifiedRound(record, accept_lens, first_rows, taps)
 
-    def _draft_slots(self) -> DraftSlots:
+    def _draft_slots(self, max_lens: Tensor) -> DraftSlots:
         inputs = self.inputs
         return DraftSlots(
             tokens=inputs.tokens,
-            verify_lens=inputs.verify_lens,
+            verify_lens=max_lens,
             prefix_lens=inputs.prefix_lens,
             slots=inputs.page_table_rows,
             pages=self._place.page_table.pages,
@@ -160,17 +167,18 @@ class TierRound:
             return DeviceDrafts(self._proposal)
         return cast(DeviceDrafter, self._place.drafter).draft(slots)
 
-    def _plan(self, drafts: DeviceDrafts) -> Tensor:
+    def _plan(self, drafts: DeviceDrafts, max_lens: Tensor) -> Tensor:
         """Rows of each request that accept may look at."""
         inputs = self.inputs
+        self.has_confidence = drafts.confidence is not None
         if drafts.confidence is None or self._place.plan_mode == "static":
-            return inputs.verify_lens
+            return max_lens
         ops.schedule_verify_lens(
             drafts.confidence,
             inputs.budget,
             form=drafts.confidence_form,
             temperatures=drafts.temperatures,
-            max_lens=inputs.verify_lens,
+            max_lens=max_lens,
             anchors=inputs.tokens[:, 0].contiguous(),
             # The tier is chosen: a row that is left out would only be padding.
             epsilon=0.0,
@@ -178,7 +186,7 @@ class TierRound:
         )
         return self.schedule.verify_lens
 
-    def _lay_out(self, verify_lens: Tensor) -> Tensor:
+    def _lay_out(self, max_lens: Tensor, verify_lens: Tensor) -> Tensor:
         """Lay the target's rows out; returns how many of them accept may look at."""
         place, inputs, window = self._place, self.inputs, self._window
         slots = self._tier.num_requests
@@ -190,7 +198,7 @@ class TierRound:
             place.page_table.pages,
             num_rows=self._tier.num_rows,
             page_size=place.pool.page_size,
-            verify_lens=inputs.verify_lens if capped else verify_lens,
+            verify_lens=max_lens if capped else verify_lens,
             page_table_rows=inputs.page_table_rows,
             context_len=place.context_len,
             vocab_size=place.target.vocab_size,
@@ -226,7 +234,7 @@ class TierRound:
 
     def _accept(self, logits: Tensor, accept_lens: Tensor, proposal: Proposal | None) -> None:
         inputs, window, tree, record = self.inputs, self._window, self._tree, self.record
-        record.status.copy_(window.status)
+        torch.bitwise_or(window.status, self.schedule.status, out=record.status)
         if tree is None:
             accept = partial(ops.accept_chain, inputs.tokens, inputs.prefix_lens)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,8 +28,9 @@ from specfast.sampling import Proposal
 _logger = logging.getLogger(__name__)
 
 
-# Rows of a request that ``ops.verify_attention`` takes.
+# Rows of a request and requests that ``ops.verify_attention`` takes.
 MAX_ROWS = 128
+MAX_REQUESTS = 1024
 # A round's record is read at the latest after the next round was launched.
 _RECORDS_IN_FLIGHT = 2
 
@@ -121,6 +123,9 @@ class VerifyGraphs:
             raise ValueError(
                 f"expected tiers of at most {MAX_ROWS} rows per request, got {tiers.width}"
             )
+        most = max(tier.num_requests for tier in tiers.tiers)
+        if most > MAX_REQUESTS:
+            raise ValueError(f"expected tiers of at most {MAX_REQUESTS} requests, got {most}")
         self.tiers = tiers
         self.device = target.device
         self._on_gpu = target.device.type == "cuda"
@@ -164,8 +169,9 @@ class VerifyGraphs:
             reason = f"no tier holds {len(requests)} requests of {num_rows} rows"
         if reason is None:
             return tier
-        if reason not in self._logged:
-            self._logged.add(reason)
+        kind = re.sub(r"\d+", "#", reason)
+        if kind not in self._logged:
+            self._logged.add(kind)
             _logger.info("a round runs eagerly: %s", reason)
         return None
 
@@ -211,7 +217,19 @@ class VerifyGraphs:
 
     @torch.inference_mode()
     def capture(self, form: RoundForm) -> None:
-        """Make the rounds of ``form`` for every tier."""
+        """Make the rounds of ``form`` for every tier, if there are none yet.
+
+        Raises
+        ------
+        ValueError
+            A proposal that no draft has had yet.
+        RuntimeError
+            From torch: a target, or a drafter, that waits for the device cannot be captured.
+        """
+        if form in self._rounds:
+            return
+        if form.proposal is not None and not any(f == form.proposal for f, _ in self._proposals):
+            raise ValueError("VerifyGraphs.capture: no draft has had a proposal of this form yet")
         rounds = {}
         for tier in reversed(self.tiers.tiers):
             inputs = self._inputs[tier.num_requests]
@@ -224,7 +242,9 @@ class VerifyGraphs:
     def _capture(self, round_: TierRound) -> CapturedRound:
         if not self._captures:
             return CapturedRound(round_, None, self._on_gpu)
-        # With padded slots alone a run touches no request. The first ones load kernels.
+        # With padded slots alone a run touches no request. The first ones load kernels. Rounds of
+        # other forms, one in flight perhaps, share the inputs.
+        before = round_.inputs.snapshot()
         round_.inputs.clear()
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
@@ -235,4 +255,5 @@ class VerifyGraphs:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._memory_pool):
             round_.run()
+        round_.inputs.restore(before)
         return CapturedRound(round_, graph, self._on_gpu)
