@@ -1,19 +1,14 @@
 #pragma once
 
 #include "core/request_sampling.h"
+#include "core/row_answers.h"
 #include "core/row_candidates.h"
 #include "core/row_form.h"
 
 namespace specfast {
 
-struct Drawn {
-  int32_t token;
-  int32_t status;
-};
-
-// The distribution of one row after another, filtered if the form is. Whatever threads differ in is
-// local to them; everything that decides is the same on all threads of the team. kRestorable: a row
-// may also come from a record of it. kWritten: see LogitRow.
+// The distribution of one row after another. What decides is the same on all threads of the team.
+// kRestorable: a row may also come from a record of it. kWritten: see LogitRow.
 template <class Form, bool kRestorable = false, bool kWritten = false>
 class RowDistribution {
  public:
@@ -208,14 +203,6 @@ class RowDistribution {
     });
     return static_cast<int32_t>(largest(team, static_cast<uint64_t>(last) << 1) >> 1);
   }
-
-  // Tokens from some value up.
-  struct Extent {
-    uint64_t count;
-    uint64_t mass;
-
-    SPECFAST_HD uint64_t measure(bool by_mass) const { return by_mass ? mass : count; }
-  };
 
   // The first pass: largest value, argmax, NaN, and a value that at least top_k tokens reach.
   template <class Team, class Meanwhile>
