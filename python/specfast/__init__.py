@@ -27,6 +27,7 @@ from specfast.sampling import (  # noqa: E402
     RowStats,
     SampledRows,
     SamplingRules,
+    SelectedWalk,
 )
 from specfast.sampling_params import SamplingParams  # noqa: E402
 from specfast.status import FinishReason, Status  # noqa: E402
@@ -56,6 +57,7 @@ __all__ = [
     "SampledRows",
     "SamplingParams",
     "SamplingRules",
+    "SelectedWalk",
     "Status",
     "TreeRecord",
     "VerifySchedule",

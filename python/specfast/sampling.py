@@ -235,6 +235,34 @@ class DraftedBlock:
 
 
 @dataclass
+class SelectedWalk:
+    """A token of each of M slots, out of K candidates, and the distributions over these.
+
+    B requests. With the candidates as ``sparse_ids`` and ``q`` as ``sparse_values``, both
+    [B * M, K], they are a chain's :class:`Proposal`.
+
+    tokens : int32 [B, M]       -1 where there was nothing to take, and in padded slots
+    q : float32 [B, M, K]       probability of each candidate after the token before it
+    status : int32 [B]          specfast.Status bits
+    """
+
+    tokens: Tensor
+    q: Tensor
+    status: Tensor
+
+    @classmethod
+    def empty(
+        cls, batch_size: int, num_slots: int, num_candidates: int, device: torch.device | str
+    ) -> SelectedWalk:
+        """Allocate the buffers, uninitialised; ops write every element."""
+        return cls(
+            tokens=torch.empty(batch_size, num_slots, dtype=torch.int32, device=device),
+            q=torch.empty(batch_size, num_slots, num_candidates, device=device),
+            status=torch.empty(batch_size, dtype=torch.int32, device=device),
+        )
+
+
+@dataclass
 class RowStats:
     """What one shard of the vocabulary says of R verify rows, or G shards together.
 

@@ -233,6 +233,23 @@ def _sample_markov_block(impl: Any, device: str) -> Outputs:
     return {"logits": logits, "tokens": block.tokens, "records": packed, "status": block.status}
 
 
+def _walk_selector(impl: Any, device: str) -> Outputs:
+    predecessor, successor = torch.randn(2, VOCAB, 24, generator=_rng()).bfloat16().to(device)
+    walk = impl.walk_selector(
+        torch.randperm(VOCAB, generator=_rng())[: BATCH * NODES * TOPK]
+        .view(BATCH, NODES, TOPK)
+        .to(device),
+        torch.randn(BATCH, NODES, TOPK, generator=_rng()).to(device),
+        torch.randn(BATCH, NODES, 24, generator=_rng()).to(device) / 4,
+        predecessor,
+        successor,
+        _anchors().to(device),
+        _sampling(device),
+        _prefix_lens().to(device),
+    )
+    return {**vars(walk)}
+
+
 def _schedule_verify_lens(impl: Any, device: str) -> Outputs:
     # Coarse logits: some survivals tie at the cut.
     logits = torch.randn(BATCH, NODES - 1, generator=_rng()).round() + 1
@@ -364,5 +381,6 @@ SELF_TESTS: dict[str, SelfTest] = {
     "select_and_build_tree": _select_and_build_tree,
     "select_draft_tokens": _select_draft_tokens,
     "tree_from_parents": _tree_from_parents,
+    "walk_selector": _walk_selector,
     "verify_attention": _verify_attention,
 }

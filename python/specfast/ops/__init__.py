@@ -7,6 +7,7 @@ from specfast.ops.plan import *  # noqa: F403
 from specfast.ops.relocate import *  # noqa: F403
 from specfast.ops.sample import *  # noqa: F403
 from specfast.ops.sampled_accept import *  # noqa: F403
+from specfast.ops.selector import *  # noqa: F403
 from specfast.ops.shards import *  # noqa: F403
 from specfast.ops.state import *  # noqa: F403
 from specfast.ops.tree import *  # noqa: F403

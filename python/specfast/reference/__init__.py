@@ -10,6 +10,7 @@ from specfast.reference.plan import schedule_verify_lens as schedule_verify_lens
 from specfast.reference.relocate import relocate_kv as relocate_kv
 from specfast.reference.row_stats import row_stats as row_stats
 from specfast.reference.sample import sample_rows as sample_rows
+from specfast.reference.selector import walk_selector as walk_selector
 from specfast.reference.state import commit_state as commit_state
 from specfast.reference.tree import build_tree as build_tree
 from specfast.reference.tree import select_and_build_tree as select_and_build_tree
