@@ -11,6 +11,11 @@
 // shared out changes no bit.
 #include "ops/verify_attention.h"
 
+#include "core/attention_merge.cuh"
+#include "core/attention_simple.cuh"
+#include "core/device_team.cuh"
+#include "core/launch.cuh"
+
 namespace specfast {
 namespace {
 
