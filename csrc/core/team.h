@@ -83,7 +83,7 @@ struct Place {
 // Subgroups of single threads.
 class SingleLanes {
  public:
-  int lane() const { return 0; }
+  SPECFAST_HD int lane() const { return 0; }
   int lanes() const { return 1; }
   uint64_t lane_sum(uint64_t value) { return value; }
   uint64_t total(const uint64_t* words, int n) {

@@ -88,6 +88,12 @@ struct MergedRow {
   // Records that no shard wrote may hold values above the largest.
   SPECFAST_HD float legal(float value) const { return min_of(value, row.weights.max); }
 
+  SPECFAST_HD bool has_candidate() const {
+    bool found = false;
+    for (int32_t i = 0; i < children.count; ++i) found |= children.tokens[i] != kNoToken;
+    return found;
+  }
+
   template <class Team>
   SPECFAST_HD Drawn token_after(Team& team, int32_t node) {
     uint64_t key = 0;
@@ -104,8 +110,11 @@ struct MergedRow {
     if (row.kind == kPointMass) return {row.argmax, row.status};
     list_candidates(team);
     team.sync_part();  // candidates are listed
+    children.has_token = has_candidate();
     if (sampling.top_k == 0) add_rests(team);
     TargetOnlyRule rule(p);
+    rule.weigh(team, *this);
+    team.sync_part();  // masses are written
     int32_t ignored = kStatusOk;
     int32_t child = rule.choose(team, *this, node, &ignored);
     if (child >= 0) return {children.tokens[child], row.status};

@@ -9,12 +9,11 @@
 // The CTA that is last to finish a part of a unit merges all of them. Sums are made in an order
 // that positions and the rows of the request decide (core/attention_fold.cuh), so how keys are
 // shared out changes no bit.
-#include "ops/verify_attention.h"
-
 #include "core/attention_merge.cuh"
 #include "core/attention_simple.cuh"
 #include "core/device_team.cuh"
 #include "core/launch.cuh"
+#include "ops/verify_attention.h"
 
 namespace specfast {
 namespace {
