@@ -49,10 +49,10 @@ def main() -> int:
             gc.collect()
             if options.device == "cuda":
                 torch.cuda.empty_cache()
+            report = {"conditions": _all_conditions(options, dtype), "results": results}
+            if options.json is not None:  # after each, in case that time runs out
+                options.json.write_text(json.dumps(report, indent=1) + "\n")
             progress.advance(task)
-    report = {"conditions": _all_conditions(options, dtype), "results": results}
-    if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
     _print(console, report)
     return 0
 

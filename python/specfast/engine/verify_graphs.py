@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -81,6 +83,18 @@ class LaunchedRound:
         if self.event is not None:
             self.event.synchronize()
         return self.round.unpack(self.on_host)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without Python's collector: a graph of another engine must not end during a capture."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class VerifyGraphs:
@@ -253,7 +267,7 @@ class VerifyGraphs:
                 round_.run()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory_pool):
+        with torch.cuda.graph(graph, pool=self._memory_pool), _no_collection():
             round_.run()
         round_.inputs.restore(before)
         return CapturedRound(round_, graph, self._on_gpu)

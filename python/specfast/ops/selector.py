@@ -95,7 +95,8 @@ def walk_selector(
         )
     if out is None:
         # Of any rank: the op has the sentence for a wrong one.
-        out = SelectedWalk.empty(*(0, 0, 0, *candidates.shape)[-3:], candidates.device)
+        batch_size, num_slots, num_candidates = (0, 0, 0, *candidates.shape)[-3:]
+        out = SelectedWalk.empty(batch_size, num_slots, num_candidates, candidates.device)
     torch.ops.specfast.walk_selector(
         candidates,
         unary,
