@@ -25,8 +25,7 @@ def sampling_rules(requests: Sequence[DraftRequest], device: torch.device) -> Sa
     temperature = [float(p.temperature) for p in params]
     top_k = [p.top_k for p in params]
     any_top_k = any(k > 0 for k in top_k)
-    # The ops read the 64 bits as they are.
-    seeds = [request.seed - (request.seed >> 63 << 64) for request in requests]
+    seeds = [seed_word(request.seed) for request in requests]
     return SamplingRules(
         temperature=torch.tensor(temperature, dtype=torch.float32, device=device),
         seeds=torch.tensor(seeds, dtype=torch.int64, device=device),
@@ -34,6 +33,11 @@ def sampling_rules(requests: Sequence[DraftRequest], device: torch.device) -> Sa
         top_p=columns["top_p"],
         min_p=columns["min_p"],
     )
+
+
+def seed_word(seed: int) -> int:
+    """The int64 of the same 64 bits, which the ops read as they are."""
+    return seed - (seed >> 63 << 64)
 
 
 def float_columns(

@@ -338,8 +338,8 @@ class Engine:
     def _reserve(self, requests: Sequence[Request], rows: int) -> None:
         """Pages for so many rows after the committed ones, as far as a request may ever go."""
         for request in requests:
-            longest = min(request.max_len + self.verify_width, self.context_length)
-            self._allocate(request, min(request.committed_len + rows, longest))
+            most = request.reserved_pages * self.pool.page_size
+            self._allocate(request, min(request.committed_len + rows, most))
         self._page_table.flush()
 
     def _verify(

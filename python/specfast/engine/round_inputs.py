@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from specfast.drafters.base import DraftBatch
+from specfast.drafters.sampling import seed_word
 from specfast.engine.requests import Request
 
 # Ids that end a request, over EOS and stop ids; a request with more of them is not captured.
@@ -122,7 +123,7 @@ class RoundInputs:
         if draft is not None and draft.tokens.device.type == "cpu":
             # An id that 32 bits do not hold is as illegal as -1.
             ids = draft.tokens.numpy()
-            host["tokens"][:count, :columns] = np.where(np.abs(ids) < 2**31, ids, -1)
+            host["tokens"][:count, :columns] = np.where((ids >= 0) & (ids < 2**31), ids, -1)
         elif draft is not None:
             on_device = draft.tokens
         if draft is not None and draft.parents is not None:
@@ -136,8 +137,7 @@ class RoundInputs:
             host["min_tokens_left"][slot] = request.min_tokens_left
             end_ids = request.end_token_ids
             host["stop_token_ids"][slot, : len(end_ids)] = end_ids
-            # The ops read the 64 bits as they are.
-            host["seeds"][slot] = request.seed - (request.seed >> 63 << 64)
+            host["seeds"][slot] = seed_word(request.seed)
             host["temperature"][slot] = params.temperature
             host["top_k"][slot] = params.top_k
             host["top_p"][slot] = params.top_p
