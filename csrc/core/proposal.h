@@ -88,7 +88,7 @@ class ProposalRow {
   SPECFAST_HD void make_bases(int32_t first_id, float (&fetched)[kGroupIds]) const {
     if (!is_whole(first_id)) return;
     if (!has_record()) {
-      bool ignored;
+      bool ignored = false;
       SPECFAST_UNROLL
       for (int i = 0; i < kGroupIds; ++i) fetched[i] = legal(fetched[i], &ignored);
       return;
