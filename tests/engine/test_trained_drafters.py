@@ -10,11 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from drafters.block_files import BlockCase, dflash2_cases, dflash_cases, dspark_cases
-from drafters.checkpoints import layer_config, write_checkpoint
 from drafters.eagle_files import EagleCase, eagle3_cases, eagle_cases
 from engine.models import plain_greedy, random_prompt, tiny_model
 from specfast import SamplingParams, Status
@@ -202,84 +200,6 @@ def with_other_rows(
         return committed_taps(self, changed)
 
     monkeypatch.setattr(Verifier, "_committed_taps", other)
-
-
-def successor_checkpoint(path: Path, successor: list[int], knows: int) -> Path:
-    """EAGLE-3 that drafts the successor of the token before, for the first ``knows`` tokens.
-
-    Each pair attends to itself alone, and the value is its token; features count for nothing.
-    """
-    case = next(case for case in eagle3_cases() if case.name == "nested-aux-ids")
-    s = replace(case.sizes, hidden=VOCAB, heads=1, kv_heads=1, head_dim=VOCAB)
-    zero = {name: np.zeros_like(value) for name, value in case.tensors.items()}
-    t = {name: zero[name] for name in zero if "bias" not in name and "layers" not in name}
-    prefix = "layers.0."
-    t["embed_tokens.weight"] = np.eye(VOCAB)
-    t["fc.weight"] = np.zeros((VOCAB, 3 * VOCAB))
-    for name in ("input_layernorm", "post_attention_layernorm"):
-        t[f"{prefix}{name}.weight"] = np.ones(VOCAB)
-    t[f"{prefix}hidden_norm.weight"] = np.zeros(VOCAB)
-    t["norm.weight"] = np.ones(VOCAB)
-    embedding_half = np.concatenate([np.eye(VOCAB), np.zeros((VOCAB, VOCAB))], axis=1)
-    same = np.concatenate([np.ones((VOCAB, VOCAB)), np.zeros((VOCAB, VOCAB))], axis=1)
-    for name, value in (("q", 3 * same), ("k", 3 * same), ("v", embedding_half)):
-        t[f"{prefix}self_attn.{name}_proj.weight"] = value
-    t[f"{prefix}self_attn.o_proj.weight"] = np.eye(VOCAB)
-    for name, shape in (("gate", (8, VOCAB)), ("up", (8, VOCAB)), ("down", (VOCAB, 8))):
-        t[f"{prefix}mlp.{name}_proj.weight"] = np.zeros(shape)
-    t["lm_head.weight"] = np.zeros((VOCAB, VOCAB))
-    for token, following in enumerate(successor):
-        t["lm_head.weight"][following if token < knows else token, token] += 1
-    config = {
-        **layer_config(replace(s, inner=8)),
-        "architectures": ["LlamaForCausalLMEagle3"],
-        "norm_before_residual": True,
-        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]},
-    }
-    return write_checkpoint(path, config, t, s)
-
-
-def successor_target(successor: list[int]) -> PreTrainedModel:
-    """Says the successor of its last token, whatever came before."""
-    model = tiny_model(
-        vocab_size=VOCAB, hidden_size=VOCAB, num_hidden_layers=3, tie_word_embeddings=False
-    )
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith(("o_proj.weight", "down_proj.weight")):
-                parameter.zero_()
-        model.get_input_embeddings().weight.copy_(torch.eye(VOCAB))
-        head = model.get_output_embeddings().weight
-        head.zero_()
-        for token, following in enumerate(successor):
-            head[following, token] = 1
-    return model
-
-
-class TestTargetAsItsOwnDrafter:
-    successor = random.Random(6).sample(range(VOCAB), VOCAB)
-
-    def accepted(self, path: Path, knows: int) -> list[tuple[int, int]]:
-        model = successor_target(self.successor)
-        checkpoint = successor_checkpoint(path, self.successor, knows)
-        drafter = TrainedDrafter(load_drafter(checkpoint, DraftTarget.of(model)))
-        engine = Engine(model, drafter, verify_width=WIDTH)
-        generations = engine.generate([[3], [9, 1, 30]], SamplingParams(max_new_tokens=150))
-        for generation in generations:
-            text = generation.prompt_ids + generation.token_ids
-            for at in range(len(generation.prompt_ids), len(text)):
-                assert text[at] == self.successor[text[at - 1]]
-        return [(r.num_accepted, r.num_proposed) for g in generations for r in g.rounds[1:]]
-
-    def test_accepts_everything(self, tmp_path: Path) -> None:
-        rounds = self.accepted(tmp_path, VOCAB)
-        assert all(accepted == proposed for accepted, proposed in rounds)
-        assert {proposed for _, proposed in rounds} >= {WIDTH - 1}
-
-    def test_one_that_knows_less_does_not(self, tmp_path: Path) -> None:
-        rounds = self.accepted(tmp_path, VOCAB // 2)
-        assert any(accepted < proposed for accepted, proposed in rounds)
-        assert any(accepted > 0 for accepted, _ in rounds)
 
 
 MIXED = [
