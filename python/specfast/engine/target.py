@@ -5,15 +5,11 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from specfast.engine.attention import IMPLEMENTATION, AttentionLayers, attending
-from specfast.engine.pool import KvShape
-
-# Options that models pass to their attention function and that leave its result alone.
-_HARMLESS_OPTIONS = {"position_ids", "use_cache", "output_router_logits"}
+from specfast.engine.target_probe import CausalProbe, refuse_by_config, refuse_hidden_state
 
 
 class Target:
@@ -38,15 +34,18 @@ class Target:
         self.device = model.device
         config = model.config.get_text_config()
         self.context_length = _context_length(config)
-        _refuse_layer_types(model)
+        refuse_by_config(model)
         previous = model.config._attn_implementation
         model.set_attn_implementation(IMPLEMENTATION)
         try:
-            probe = _Probe(model)
+            probe = CausalProbe(model)
             with torch.inference_mode():
                 ids, positions = torch.tensor([[0, 0], [0, 1]], device=self.device).unbind()
                 logits = self.forward(ids, positions, probe)
-            self.kv_shapes = probe.kv_shapes(config.num_hidden_layers)
+                self.kv_shapes = probe.kv_shapes(config.num_hidden_layers)
+                refuse_hidden_state(
+                    model, lambda ids, rows: self.forward(ids, positions, rows), logits.shape[-1]
+                )
         except ValueError:
             model.set_attn_implementation(previous)
             raise
@@ -78,65 +77,6 @@ class Target:
             )
         logits = cast(Tensor, out.logits)[0]
         return logits[-1:] if last_only else logits
-
-
-class _Probe:
-    """Answers one forward as plain causal attention and notes what each layer asks for."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._model = model
-        self._layers: dict[int, KvShape] = {}
-        self.dtype = torch.float32
-        self.num_query_heads = 0
-
-    def attend(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scale: float | None,
-        options: dict[str, Any],
-    ) -> Tensor:
-        for name, option in options.items():
-            if name not in _HARMLESS_OPTIONS and option is not None:
-                raise _unsupported(self._model, f"attention with {name}")
-        if not getattr(module, "is_causal", True):
-            raise _unsupported(self._model, "bidirectional attention")
-        if key.device != self._model.device:
-            raise _unsupported(self._model, "layers on several devices")
-        layer = getattr(module, "layer_idx", None)
-        if not isinstance(layer, int) or layer in self._layers:
-            raise _unsupported(self._model, f"attention layers without an index ({layer})")
-        self._layers[layer] = KvShape(key.shape[1], key.shape[3], value.shape[3])
-        self.dtype = key.dtype
-        self.num_query_heads = max(self.num_query_heads, query.shape[1])
-        groups = query.shape[1] // key.shape[1]
-        key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
-        out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
-        return out.transpose(1, 2)
-
-    def kv_shapes(self, num_layers: int) -> list[KvShape]:
-        missing = set(range(num_layers)) - self._layers.keys()
-        if missing:
-            raise _unsupported(
-                self._model, f"{len(missing)} layers that bypass transformers' attention function"
-            )
-        return [self._layers[layer] for layer in sorted(self._layers)]
-
-
-def _unsupported(model: PreTrainedModel, what: str) -> ValueError:
-    return ValueError(f"{type(model).__name__} is not supported as a target: it has {what}")
-
-
-def _refuse_layer_types(model: PreTrainedModel) -> None:
-    """Refuse what a forward of two rows cannot show."""
-    config = model.config.get_text_config()
-    if model.config.is_encoder_decoder:
-        raise _unsupported(model, "an encoder")
-    others = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
-    if others:
-        raise _unsupported(model, f"layers of type {', '.join(sorted(others))}")
 
 
 def _context_length(config: Any) -> int | None:

@@ -1,0 +1,115 @@
+"""What a model must be to serve as a target, found by its config and by forwards of two rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import PreTrainedModel
+
+from specfast.engine.attention import AttentionLayers
+from specfast.engine.pool import KvShape
+
+# Options that models pass to their attention function and that leave its result alone.
+_HARMLESS_OPTIONS = {"position_ids", "use_cache", "output_router_logits"}
+# Entries of a config's layer_types whose layers hold a state that rows change one after the other.
+_RECURRENT_TYPES = {"linear_attention", "hybrid", "hybrid_sliding", "conv"}
+
+
+class CausalProbe:
+    """Answers one forward as plain causal attention and notes what each layer asks for."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self._layers: dict[int, KvShape] = {}
+        self.dtype = torch.float32
+        self.num_query_heads = 0
+
+    def attend(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float | None,
+        options: dict[str, Any],
+    ) -> Tensor:
+        for name, option in options.items():
+            if name not in _HARMLESS_OPTIONS and option is not None:
+                raise unsupported(self._model, f"attention with {name}")
+        if not getattr(module, "is_causal", True):
+            raise unsupported(self._model, "bidirectional attention")
+        if key.device != self._model.device:
+            raise unsupported(self._model, "layers on several devices")
+        layer = getattr(module, "layer_idx", None)
+        if not isinstance(layer, int) or layer in self._layers:
+            raise unsupported(self._model, f"attention layers without an index ({layer})")
+        self._layers[layer] = KvShape(key.shape[1], key.shape[3], value.shape[3])
+        self.dtype = key.dtype
+        self.num_query_heads = max(self.num_query_heads, query.shape[1])
+        groups = query.shape[1] // key.shape[1]
+        key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
+        out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
+        return out.transpose(1, 2)
+
+    def kv_shapes(self, num_layers: int) -> list[KvShape]:
+        missing = set(range(num_layers)) - self._layers.keys()
+        if missing:
+            raise unsupported(
+                self._model, f"{len(missing)} layers that bypass transformers' attention function"
+            )
+        return [self._layers[layer] for layer in sorted(self._layers)]
+
+
+class _EachRowItself:
+    """Answers one forward as attention in which every row sees itself alone."""
+
+    def attend(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float | None,
+        options: dict[str, Any],
+    ) -> Tensor:
+        return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).transpose(1, 2)
+
+
+def unsupported(model: PreTrainedModel, what: str) -> ValueError:
+    return ValueError(f"{type(model).__name__} is not supported as a target: it has {what}")
+
+
+def refuse_by_config(model: PreTrainedModel) -> None:
+    """Refuse what a forward of two rows cannot show, or not so well."""
+    config = model.config.get_text_config()
+    if model.config.is_encoder_decoder:
+        raise unsupported(model, "an encoder")
+    others = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+    recurrent = others & _RECURRENT_TYPES
+    if recurrent or (model._is_stateful and not others):
+        named = f" (layer_types {', '.join(sorted(recurrent))})" if recurrent else ""
+        raise unsupported(model, f"recurrent layers{named} and no state adapter")
+    if others:
+        raise unsupported(model, f"layers of type {', '.join(sorted(others))}")
+
+
+def refuse_hidden_state(
+    model: PreTrainedModel, forward: Callable[[Tensor, AttentionLayers], Tensor], vocab_size: int
+) -> None:
+    """Refuse a model in which a row reaches the next one, although attention carries nothing.
+
+    So recurrences and convolutions are found that no config names. ``forward`` takes ids [2].
+    """
+    one, other = (
+        forward(torch.tensor([token, 0], device=model.device), _EachRowItself())[1]
+        for token in (vocab_size // 3, 2 * vocab_size // 3)
+    )
+    # Experts multiply another number of rows when the first one goes elsewhere: that rounds.
+    rounding = max(16 * torch.finfo(one.dtype).eps, 1e-4) * one.float().std()
+    if bool((one - other).abs().max() > rounding):
+        carried = "layers that carry a state from row to row beside attention"
+        raise unsupported(model, f"{carried} and no state adapter")
