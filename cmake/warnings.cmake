@@ -13,7 +13,7 @@ function(specfast_target_flags target)
       -diag-suppress=20011,20014>)
   if(SPECFAST_SANITIZE)
     target_compile_options(${target} ${scope}
-      $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${SPECFAST_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1 -O1>)
+      $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${SPECFAST_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1 -Og>)
     target_link_options(${target} ${scope} -fsanitize=${SPECFAST_SANITIZE})
   endif()
 endfunction()
