@@ -15,9 +15,8 @@
 // H200, 2.7 rows moved per request: 64 buffers of 2048 bytes, B=1 3.1 us, 8 4.5, 64 15.7, 256 54;
 // 61 buffers of 1152 bytes, B=64 10.8 us, 256 34.
 
-#include <algorithm>
-
 #include "core/device_team.cuh"
+#include "core/kv_addresses.cuh"
 #include "core/launch.cuh"
 #include "ops/relocate_kv.h"
 
@@ -28,13 +27,6 @@ constexpr int kThreads = 256;
 constexpr int kBlocksPerSm = 4;  // 64 registers a thread, which kRowsInFlight fits into
 constexpr int kFullCard = 132 * kBlocksPerSm;
 constexpr int kChunksPerBlock = kThreads / kChunkColumns;
-
-// Addresses travel as kernel arguments, so the op moves exactly the tensors that it was given; the
-// size is a choice of two, as a larger argument costs each launch more.
-template <int kCapacity>
-struct BufferAddresses {
-  void* at[kCapacity];
-};
 
 // Asks for `bytes` bytes to be in L2 soon, with one request of the block per sector. A hint:
 // nothing is read, so it may come before the wait whoever still writes those bytes.
@@ -62,10 +54,10 @@ __device__ inline void prefetch_plan(const RelocateKvParams& p, int b) {
   }
 }
 
-template <int kCapacity>
+template <class Addresses>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     relocate_kv_kernel(const __grid_constant__ RelocateKvParams given,
-                       const __grid_constant__ BufferAddresses<kCapacity> addresses) {
+                       const __grid_constant__ Addresses addresses) {
   let_next_kernel_start();
   RelocateKvParams p = given;
   p.buffers = addresses.at;
@@ -83,10 +75,10 @@ int blocks_per_request(const RelocateKvParams& p) {
   return ceil_div(groups, ceil_div(groups, most));
 }
 
-template <int kCapacity>
-void launch_with(const RelocateKvParams& p, CUstream_st* stream) {
-  BufferAddresses<kCapacity> addresses{};
-  std::copy_n(p.buffers, p.num_buffers, addresses.at);
+}  // namespace
+
+void relocate_kv_cuda(const RelocateKvParams& p, CUstream_st* stream) {
+  if (p.batch_size == 0) return;
   ScratchSizer sizer;
   relocate_kv_scratch(sizer, p);
   LaunchShape shape;
@@ -94,15 +86,9 @@ void launch_with(const RelocateKvParams& p, CUstream_st* stream) {
   shape.block = dim3(kThreads);
   shape.shared_bytes = sizer.bytes();
   shape.begins_early = true;
-  launch(relocate_kv_kernel<kCapacity>, shape, stream, p, addresses);
-}
-
-}  // namespace
-
-void relocate_kv_cuda(const RelocateKvParams& p, CUstream_st* stream) {
-  if (p.batch_size == 0) return;
-  if (p.num_buffers <= 128) return launch_with<128>(p, stream);
-  launch_with<kMaxKvBuffers>(p, stream);
+  launch_with_addresses(p.buffers, p.num_buffers, [&](auto addresses) {
+    launch(relocate_kv_kernel<decltype(addresses)>, shape, stream, p, addresses);
+  });
 }
 
 }  // namespace specfast

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/kv_pieces.h"
 #include "core/status.h"
 #include "core/team.h"
 #include "core/types.h"
@@ -9,7 +10,6 @@ struct CUstream_st;
 namespace specfast {
 
 constexpr int kMaxPathRows = 1024;
-constexpr int kMaxKvBuffers = 1024;
 constexpr int kMaxChunks = 1 << 24;
 
 // Columns that 32 consecutive threads move together: at most 512 bytes of one row.
@@ -17,23 +17,6 @@ constexpr int kChunkColumns = 32;
 
 // Rows that a thread loads before it stores the first of them.
 constexpr int kRowsInFlight = 8;
-
-// Where the bytes of an entry of a buffer lie: num_pieces pieces of piece_bytes, piece n at
-//   buffers[buffer] + offset + page * page_stride + in_page * slot_stride + n * piece_stride
-// An entry is KV slot page * page_size + in_page; where by_row is set it is verify row `page`.
-// column_bytes (16, 8, 4, 2 or 1) divides the address of the buffer and all other byte counts.
-// One row of the int64 tensor that KvLayout builds.
-struct KvPieces {
-  int64_t buffer;
-  int64_t by_row;
-  int64_t column_bytes;
-  int64_t offset;
-  int64_t page_stride;
-  int64_t slot_stride;
-  int64_t num_pieces;
-  int64_t piece_bytes;
-  int64_t piece_stride;
-};
 
 // kChunkColumns columns of an entry, or what is left of them.
 struct KvChunk {
@@ -78,15 +61,6 @@ struct RelocateKvParams {
   bool accumulate_status;
 };
 
-struct KvEntry {
-  int32_t page;
-  int32_t in_page;
-
-  SPECFAST_HD bool operator==(const KvEntry& other) const {
-    return page == other.page && in_page == other.in_page;
-  }
-};
-
 struct KvMove {
   KvEntry from;
   KvEntry to;
@@ -101,12 +75,6 @@ template <class Arena>
 SPECFAST_HD RelocateKvScratch relocate_kv_scratch(Arena& arena, const RelocateKvParams& p) {
   KvMove* rows = arena.template scratch<KvMove>(p.path_width);
   return {rows, arena.template scratch<KvMove>(p.path_width)};
-}
-
-// A slot fits into 32 bits, where a division is cheap.
-SPECFAST_HD KvEntry entry_of(const RelocateKvParams& p, int64_t slot) {
-  int32_t page = static_cast<int32_t>(slot) / p.page_size;
-  return {page, static_cast<int32_t>(slot) - page * p.page_size};
 }
 
 // Whether move i contradicts move j: the path goes back from j to i, or two rows have one slot. A
@@ -171,7 +139,9 @@ SPECFAST_HD int plan_moves(Team& team, const RelocateKvParams& p, const Relocate
       int64_t source = p.out_cache_loc[from];
       int64_t destination = p.out_cache_loc[to];
       legal = min_of(source, destination) >= 0 && max_of(source, destination) < p.num_slots;
-      if (legal) scratch.slots[i] = {entry_of(p, source), entry_of(p, destination)};
+      if (legal)
+        scratch.slots[i] = {entry_of_slot(source, p.page_size),
+                            entry_of_slot(destination, p.page_size)};
     }
     bad |= !legal;
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/lane_sums.h"
 #include "core/request_sampling.h"
 #include "core/team.h"
 
@@ -35,13 +36,10 @@ struct WalkSelectorParams {
 constexpr int kMaxCandidates = 32;
 constexpr int kMaxSelectorSlots = 64;
 
-// The sum over k of before[k] * keys[k] * after[k] in float32: of 32 running sums number k / 8 % 32
-// takes term k, the first product rounded, the second one fused; then halves are added to halves.
+// The sum over k of before[k] * keys[k] * after[k] in the order of lane sums: the first product
+// rounded, the second one fused.
 template <class W>
 struct SelectorTerm {
-  static constexpr int kRun = 8;
-  static constexpr int kSums = 32;
-
   const W* before;
   const float* keys;
   const W* after;
@@ -49,9 +47,9 @@ struct SelectorTerm {
 
   SPECFAST_HD float running_sum(int number) const {
     float sum = 0.0f;
-    for (int32_t first = number * kRun; first < rank; first += kSums * kRun) {
+    for (int32_t first = number * kLaneRun; first < rank; first += kLaneSums * kLaneRun) {
       SPECFAST_UNROLL
-      for (int i = 0; i < kRun; ++i) {
+      for (int i = 0; i < kLaneRun; ++i) {
         float factor = to_float(before[first + i]) * keys[first + i];
         sum = fmaf(factor, to_float(after[first + i]), sum);
       }
@@ -62,19 +60,7 @@ struct SelectorTerm {
   // By a subgroup.
   template <class Team>
   SPECFAST_HD float sum(const Team& team) const {
-#if defined(__CUDA_ARCH__)
-    float sum = running_sum(team.lane());
-    SPECFAST_UNROLL
-    for (int width = kSums / 2; width > 0; width /= 2) sum += __shfl_xor_sync(~0u, sum, width);
-    return sum;
-#else
-    float sums[kSums];
-    for (int i = 0; i < kSums; ++i) sums[i] = running_sum(i + team.lane());  // the only lane
-    for (int width = kSums / 2; width > 0; width /= 2) {
-      for (int i = 0; i < width; ++i) sums[i] += sums[i + width];
-    }
-    return sums[0];
-#endif
+    return sum_of_lanes(team, [this](int number) { return running_sum(number); });
   }
 };
 

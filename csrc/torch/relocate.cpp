@@ -2,21 +2,11 @@
 #include <vector>
 
 #include "ops/relocate_kv.h"
+#include "torch/kv_layout_args.h"
 #include "torch/tensor_args.h"
 
 namespace specfast {
 namespace {
-
-// What KvLayout has laid out, see python/specfast/kv_layout.py.
-struct LayoutArgs {
-  const std::vector<Tensor>& buffers;
-  const std::vector<int64_t>& geometry;  // per dimension of each buffer: size, stride in bytes
-  const Tensor& pieces;
-  const Tensor& chunks;
-  int64_t page_size;
-  std::optional<int64_t> num_slots;  // absent: no buffer is by slot
-  std::optional<int64_t> num_rows;   // absent: no buffer is by row
-};
 
 struct WindowArgs {
   const Tensor& accept_index;
@@ -26,47 +16,8 @@ struct WindowArgs {
   std::optional<int64_t> rows_per_request;
 };
 
-// `pieces` is true of tensors of one geometry only; torch may hand over others in their place, as a
-// copy of a strided tensor is dense.
-void check_geometry(const ArgChecks& args, const LayoutArgs& layout) {
-  std::vector<int64_t> found;
-  for (const Tensor& buffer : layout.buffers) {
-    int64_t item_bytes = static_cast<int64_t>(buffer.element_size());
-    for (int64_t dim = 0; dim < buffer.dim(); ++dim) {
-      found.push_back(buffer.size(dim));
-      found.push_back(buffer.size(dim) > 1 ? buffer.stride(dim) * item_bytes : 0);
-    }
-  }
-  args.require(found == layout.geometry,
-               "expected buffers with the shapes and strides of their KvLayout, got others");
-}
-
-void check_layout(ArgChecks& args, const LayoutArgs& layout, std::vector<void*>& addresses,
-                  RelocateKvParams& p) {
-  args.require_range("the number of buffers", static_cast<int64_t>(layout.buffers.size()), 1,
-                     kMaxKvBuffers);
-  for (const Tensor& buffer : layout.buffers) {
-    args(buffer, "buffers");
-    addresses.push_back(buffer.mutable_data_ptr());
-  }
-  check_geometry(args, layout);
-  p.num_buffers = static_cast<int32_t>(layout.buffers.size());
-  p.buffers = addresses.data();
-  static_assert(sizeof(KvPieces) == 9 * sizeof(int64_t));
-  p.pieces =
-      args(layout.pieces, "pieces").dtype(kInt64).shape({"P", "9"}).contiguous().data<KvPieces>();
-  p.chunks =
-      args(layout.chunks, "chunks").dtype(kInt32).shape({"C", "2"}).contiguous().data<KvChunk>();
-  args.require_range("the number of chunks C", args["C"], 1, kMaxChunks);
-  args.require_range("page_size", layout.page_size, 1, INT32_MAX);
-  args.require_range("num_slots", layout.num_slots.value_or(0), 0, INT32_MAX);
-  p.num_chunks = static_cast<int32_t>(args["C"]);
-  p.page_size = static_cast<int32_t>(layout.page_size);
-  p.num_slots = layout.num_slots.value_or(0);
-}
-
 void check_windows(ArgChecks& args, const LayoutArgs& layout, const WindowArgs& in,
-                   RelocateKvParams& p) {
+                   std::optional<int64_t> num_rows, RelocateKvParams& p) {
   auto path = args(in.accept_index, "accept_index").dtype(kInt32).shape({"B", "S"}).rows();
   args.require_range("the path width S of accept_index", args["S"], 1, kMaxPathRows);
   args.require_range("the number of requests B", args["B"], 0, INT32_MAX);
@@ -81,9 +32,9 @@ void check_windows(ArgChecks& args, const LayoutArgs& layout, const WindowArgs& 
   args.require(in.out_cache_loc.has_value() || !layout.num_slots.has_value(),
                "expected out_cache_loc, because the layout has buffers by slot, got None");
   if (layout.num_slots.has_value()) p.out_cache_loc = slots.ids();
-  if (!in.out_cache_loc.has_value()) args.size("R", layout.num_rows.value_or(0));
+  if (!in.out_cache_loc.has_value()) args.size("R", num_rows.value_or(0));
   args.require_range("the number of rows R of out_cache_loc", args["R"], 0,
-                     layout.num_rows.value_or(INT32_MAX));
+                     num_rows.value_or(INT32_MAX));
   p.num_rows = static_cast<int32_t>(args["R"]);
 
   args.require(in.qo_indptr.has_value() != in.rows_per_request.has_value(),
@@ -108,12 +59,20 @@ void relocate_kv(const std::vector<Tensor>& buffers, const std::vector<int64_t>&
                  std::optional<int64_t> rows_per_request, const Tensor& status,
                  bool accumulate_status) {
   ArgChecks args("relocate_kv", accept_index);
-  LayoutArgs layout{buffers, geometry, pieces, chunks, page_size, num_slots, num_rows};
-  std::vector<void*> addresses;
+  LayoutArgs layout{buffers, geometry, pieces, page_size, num_slots};
+  CheckedLayout checked = checked_layout(args, layout);
   RelocateKvParams p{};
-  check_layout(args, layout, addresses, p);
+  p.num_buffers = static_cast<int32_t>(checked.buffers.size());
+  p.buffers = checked.buffers.data();
+  p.pieces = checked.pieces;
+  p.page_size = checked.page_size;
+  p.num_slots = checked.num_slots;
+  p.chunks = args(chunks, "chunks").dtype(kInt32).shape({"C", "2"}).contiguous().data<KvChunk>();
+  args.require_range("the number of chunks C", args["C"], 1, kMaxChunks);
+  p.num_chunks = static_cast<int32_t>(args["C"]);
   check_windows(args, layout,
-                {accept_index, commit_lens, out_cache_loc, qo_indptr, rows_per_request}, p);
+                {accept_index, commit_lens, out_cache_loc, qo_indptr, rows_per_request}, num_rows,
+                p);
   p.status = args(status, "status").dtype(kInt32).shape({"B"}).contiguous().mutable_data<int32_t>();
   p.accumulate_status = accumulate_status;
   if constexpr (device == Device::kCpu) {

@@ -17,8 +17,13 @@ from specfast.cli.self_test_inputs import logits as _logits
 from specfast.cli.self_test_inputs import parents as _parents
 from specfast.cli.self_test_inputs import prefix_lens as _prefix_lens
 from specfast.cli.self_test_inputs import rng as _rng
+from specfast.cli.storage_self_tests import (
+    Outputs,
+    commit_state,
+    inject_context_kv,
+    relocate_kv,
+)
 
-Outputs = dict[str, Tensor | None]
 # Called with specfast.ops or specfast.reference, and the device of all tensors.
 SelfTest = Callable[[Any, str], Outputs]
 
@@ -116,42 +121,6 @@ def _tree_from_parents(impl: Any, device: str) -> Outputs:
         drafts.to(device), _parents().to(device), _prefix_lens().to(device)
     )
     return {**vars(record)}
-
-
-def _relocate_kv(impl: Any, device: str) -> Outputs:
-    num_rows = BATCH * NODES
-    keys = torch.randn(2 * num_rows, 2, 24, generator=_rng()).to(device, torch.bfloat16)
-    hidden = torch.randn(num_rows, 5, generator=_rng()).to(device)
-    layout = specfast.KvLayout([specfast.KvBuffer.nhd(keys), specfast.KvBuffer.rows(hidden)])
-    first_rows = torch.arange(0, num_rows, NODES)[:, None]
-    path = (first_rows + torch.tensor([0, 2, 3, 6])).int()
-    status = impl.relocate_kv(
-        layout,
-        path.to(device),
-        torch.tensor([4, 1, 3, 0], dtype=torch.int32).to(device),
-        out_cache_loc=torch.randperm(2 * num_rows, generator=_rng())[:num_rows].to(device),
-        rows_per_request=NODES,
-    )
-    return {"keys": keys, "hidden": hidden, "status": status}
-
-
-def _commit_state(impl: Any, device: str) -> Outputs:
-    rng = _rng()
-    num_rows = BATCH * NODES
-    states = [
-        torch.randn(2, num_rows, 3, 8, generator=rng),
-        torch.randn(1, num_rows, 5, generator=rng),
-    ]
-    pools = [torch.zeros(2, 6, 3, 8).to(device), torch.zeros(1, 6, 5).to(device)]
-    path = (torch.arange(0, num_rows, NODES)[:, None] + torch.tensor([0, 2, 3, 6])).int()
-    status = impl.commit_state(
-        [tensor.to(device) for tensor in states],
-        pools,
-        path.to(device),
-        torch.tensor([4, 1, 5, 0], dtype=torch.int32).to(device),
-        torch.tensor([5, 0, 2, -1]).to(device),
-    )
-    return {"states": pools[0], "windows": pools[1], "status": status}
 
 
 def _accept_target_only(impl: Any, device: str) -> Outputs:
@@ -371,9 +340,10 @@ SELF_TESTS: dict[str, SelfTest] = {
     "accept_tree": _accept_tree,
     "build_tree": _build_tree,
     "build_verify_window": _build_verify_window,
-    "commit_state": _commit_state,
+    "commit_state": commit_state,
+    "inject_context_kv": inject_context_kv,
     "merge_row_stats": _merge_row_stats,
-    "relocate_kv": _relocate_kv,
+    "relocate_kv": relocate_kv,
     "row_stats": _row_stats,
     "sample_markov_block": _sample_markov_block,
     "sample_rows": _sample_rows,

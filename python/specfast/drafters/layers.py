@@ -24,11 +24,18 @@ class Rotary:
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
         """``x`` [..., heads, head_dim] at ``positions`` [...]."""
-        angles = positions.to(torch.float32)[..., None, None] * self._frequencies
-        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        cos, sin = (table.to(x.dtype)[..., None, :] for table in self._at(positions))
         first, second = x[..., : self._dim].chunk(2, dim=-1)
         rotated = (first * cos - second * sin, second * cos + first * sin)
         return torch.cat([*rotated, x[..., self._dim :]], dim=-1)
+
+    def tables(self, num_positions: int) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of all positions: float32 [num_positions, rotary_dim / 2]."""
+        return self._at(torch.arange(num_positions, device=self._frequencies.device))
+
+    def _at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        angles = positions.to(torch.float32)[..., None] * self._frequencies
+        return angles.cos(), angles.sin()
 
 
 def _frequencies(spec: RopeSpec) -> Tensor:

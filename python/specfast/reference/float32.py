@@ -27,6 +27,14 @@ def f32_from_int(x: int) -> float:
     return float(kept << shift)
 
 
+def sqrt(x: Tensor) -> Tensor:
+    """The square root of float32, rounded to nearest; torch's own is off by a bit here and there.
+
+    Of a root in double, 53 bits are enough for the second rounding to do no harm.
+    """
+    return x.double().sqrt().float()
+
+
 def fma(a: Tensor, b: Tensor | float, c: Tensor | float) -> Tensor:
     """a * b + c of finite float32, rounded once.
 

@@ -10,12 +10,11 @@ from torch import Tensor
 from specfast.reference.coins import RequestCoins, token_at
 from specfast.reference.distribution import inverse, on_grid, weights
 from specfast.reference.float32 import f32, fma
+from specfast.reference.lane_sums import lane_sum
 from specfast.reference.philox import Purpose
 from specfast.reference.request_rules import RequestRules
 from specfast.sampling import SamplingRules, SelectedWalk
 from specfast.status import Status
-
-_NUM_SUMS, _RUN = 32, 8
 
 
 def walk_selector(
@@ -87,11 +86,5 @@ def _take(
 
 def _sums(after: Tensor, factors: Tensor) -> Tensor:
     """``after`` [K, R] times ``factors`` [R], in the order that the op adds up in."""
-    sums = [torch.zeros(len(after)) for _ in range(_NUM_SUMS)]
-    for k, factor in enumerate(factors.tolist()):
-        number = k // _RUN % _NUM_SUMS
-        sums[number] = fma(after[:, k], factor, sums[number])
-    while len(sums) > 1:
-        half = len(sums) // 2
-        sums = [low + high for low, high in zip(sums[:half], sums[half:], strict=True)]
-    return sums[0]
+    terms = factors.tolist()
+    return lane_sum(len(terms), (len(after),), lambda total, k: fma(after[:, k], terms[k], total))
