@@ -33,8 +33,16 @@ def rounds_of(
     target = echo_target(near)
     checkpoint = echo_drafter(family, path, drafted_near or near)
     drafter = TrainedDrafter(load_drafter(checkpoint, DraftTarget.of(target)))
-    engine = Engine(target, drafter, verify_width=width, page_size=64, max_batch_size=len(prompts))
-    params = SamplingParams(max_new_tokens=1 + width * num_rounds)
+    num_tokens = 1 + width * num_rounds
+    engine = Engine(
+        target,
+        drafter,
+        verify_width=width,
+        max_batch_size=len(prompts),
+        page_size=64,
+        num_pages=sum(-(-(len(prompt) + num_tokens) // 64) for prompt in prompts),
+    )
+    params = SamplingParams(max_new_tokens=num_tokens)
     generations = engine.generate(prompts, params)
     for generation in generations:
         text = generation.prompt_ids + generation.token_ids
