@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,6 @@ def test_drafters_without_confidences(tmp_path: Path) -> None:
     _, small, *_ = proposed("dspark", tmp_path / "dspark")
     with pytest.raises(ValueError, match="temperatures of 4 drafts, got 3"):
         TrainedDrafter(small.model, temperatures=[1.0] * 3)
+    for value in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"above 0 and finite, got {value}"):
+            TrainedDrafter(small.model, temperatures=[1.0, 1.0, 1.0, value])

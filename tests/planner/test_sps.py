@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specfast.planner import AdditiveSeconds, SpsTable, TierRates, read_temperatures
+from specfast.planner import AdditiveSeconds, SpsTable, TierRates
 
 TABLE = SpsTable(
     card="NVIDIA H200",
@@ -101,14 +101,3 @@ def test_broken_sums_are_refused(message: str, change: dict[str, Any]) -> None:
 def test_rates_of_other_tiers_are_no_table() -> None:
     with pytest.raises(ValueError, match=r"rates of the tiers \[8, 32\], got those of \[8, 16\]"):
         replace(TABLE, tiers=(8, 32))
-
-
-def test_sts_temperatures(tmp_path: Path) -> None:
-    path = tmp_path / "sts.json"
-    path.write_text(json.dumps({"temperatures": [1.0, 1.5], "num_samples": 10}))
-    assert read_temperatures(path, 2) == [1.0, 1.5]
-    with pytest.raises(ValueError, match="expected temperatures of 3 drafts, got 2"):
-        read_temperatures(path, 3)
-    path.write_text(json.dumps({"temperatures": [1.0, 0.0]}))
-    with pytest.raises(ValueError, match="expected temperatures above 0, got 0"):
-        read_temperatures(path, 2)

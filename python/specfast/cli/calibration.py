@@ -50,7 +50,7 @@ def calibrate(
         for generation, of_rounds in zip(decoding.generations, survivals, strict=True)
         for output, given in zip(generation.rounds, of_rounds, strict=True)
         for position, survival in enumerate(given[: output.num_proposed], start=1)
-        if _is_decided(output, position)
+        if is_decided(output, position)
     ]
     if not samples:
         return None
@@ -66,7 +66,11 @@ def calibrate(
     return Calibration(bins, positions, distance / len(samples))
 
 
-def _is_decided(output: RoundOutput, position: int) -> bool:
+def is_decided(output: RoundOutput, position: int) -> bool:
+    """Whether the round said of its draft at ``position`` that it, or one before, is wrong, or not.
+
+    One that ended its text at an accepted draft says nothing about the next.
+    """
     went_on = len(output.token_ids) > output.num_accepted
     return position <= output.num_accepted or went_on
 

@@ -25,6 +25,7 @@ class DraftMeter:
         self._device = device
         self._node_depths: dict[int, list[int]] = {}
         self._survivals: dict[int, list[float]] = {}
+        self._confidences: dict[int, list[float]] = {}
 
     def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
         with self._timed():
@@ -32,9 +33,10 @@ class DraftMeter:
         ids = [request.request_id for request in requests]
         self._node_depths = dict(zip(ids, node_depths(draft), strict=True))
         survival = draft.survival()
-        self._survivals = {}
-        if survival is not None:
+        self._survivals, self._confidences = {}, {}
+        if survival is not None and draft.confidence is not None:
             self._survivals = dict(zip(ids, survival.tolist(), strict=True))
+            self._confidences = dict(zip(ids, draft.confidence.tolist(), strict=True))
         return draft
 
     def release(self, request_id: int) -> None:
@@ -49,6 +51,10 @@ class DraftMeter:
     def survival(self, request_id: int, num_proposed: int) -> list[float]:
         """Of the first ``num_proposed`` drafts of the last round; none without confidences."""
         return self._survivals.get(request_id, [])[:num_proposed]
+
+    def confidence(self, request_id: int, num_proposed: int) -> list[float]:
+        """The same as the drafter gave them, which is not a probability in every form."""
+        return self._confidences.get(request_id, [])[:num_proposed]
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

@@ -22,11 +22,13 @@ from specfast.drafters import (
     TreeDrafter,
     load_drafter,
 )
+from specfast.drafters.checkpoint import DrafterSpec
 from specfast.drafters.eagle import EagleModel
 from specfast.engine import Engine, RoundOutput, VerifyTiers
 from specfast.engine.target import Target
 from specfast.engine.verify_graphs import MAX_ROWS
 from specfast.engine.window_attention import unsupported_attention
+from specfast.planner import read_temperatures
 from specfast.sampling_params import SamplingParams
 
 DRAFTERS = ("ngram", "none")
@@ -39,6 +41,7 @@ class EngineOptions:
 
     drafter : one of DRAFTERS, or a directory
     tiers : batch sizes that rounds are padded to; None: powers of two up to the batch
+    sts : file of temperatures for the drafter's confidences
     """
 
     drafter: str
@@ -49,6 +52,7 @@ class EngineOptions:
     check_invariants: bool
     graphs: GraphMode = GraphMode.OFF
     tiers: tuple[int, ...] | None = None
+    sts: str | None = None
 
     def __post_init__(self) -> None:
         if self.drafter not in DRAFTERS and not Path(self.drafter).is_dir():
@@ -62,6 +66,9 @@ class EngineOptions:
             )
         if self.tree and self.drafter == "none":
             raise CliError("--tree needs a drafter, and --drafter is none")
+        if self.sts is not None and (self.tree or self.drafter in DRAFTERS):
+            which = "trees have" if self.tree else f"{self.drafter} has"
+            raise CliError(f"--sts is for a drafter with confidences, {which} none")
 
 
 def make_drafter(target: TargetModel, options: EngineOptions) -> Drafter | None:
@@ -77,13 +84,27 @@ def make_drafter(target: TargetModel, options: EngineOptions) -> Drafter | None:
     except DrafterError as error:
         raise CliError(str(error)) from error
     if not options.tree:
-        return TrainedDrafter(loaded, num_drafts)
+        temperatures = _temperatures(options, loaded.spec)
+        return TrainedDrafter(loaded, num_drafts, temperatures=temperatures)
     if not isinstance(loaded, EagleModel):
         family = loaded.spec.family
         raise CliError(
             f"--tree is for ngram and EAGLE: a drafter of the family {family} has chains"
         )
     return TreeDrafter(loaded, max(options.verify_width, 2))
+
+
+def _temperatures(options: EngineOptions, spec: DrafterSpec) -> list[float] | None:
+    if options.sts is None:
+        return None
+    if spec.confidence is None or spec.block is None:
+        raise CliError(f"--sts is for a drafter with confidences, {options.drafter} has none")
+    try:
+        return read_temperatures(Path(options.sts), spec.block.num_proposals)
+    except OSError as error:
+        raise CliError(f"cannot read STS file {options.sts}: {error.strerror}") from error
+    except ValueError as error:
+        raise CliError(str(error)) from error
 
 
 def check_graphs(target: TargetModel, options: EngineOptions, num_prompts: int) -> None:

@@ -20,6 +20,7 @@ from specfast.cli.draft_meter import metered
 from specfast.cli.engines import EngineOptions, make_drafter, warm_engine
 from specfast.cli.errors import CliError, ends_cleanly
 from specfast.cli.evaluation import Evaluation, evaluate_rounds
+from specfast.cli.fit_sts import check_can_fit, fit_sts, sts_file
 from specfast.cli.hints import hints
 from specfast.cli.options import (
     DeviceOption,
@@ -36,6 +37,7 @@ from specfast.cli.options import (
     PageSizeOption,
     RawOption,
     SeedOption,
+    StsOption,
     TemperatureOption,
     TiersOption,
     TopKOption,
@@ -51,6 +53,7 @@ from specfast.cli.summary import faults
 from specfast.cli.target import choose_device, load_target
 from specfast.drafters import TrainedDrafter
 from specfast.engine import RoundOutput
+from specfast.planner import StsFit
 
 
 @ends_cleanly
@@ -82,6 +85,15 @@ def evaluate(
     max_batch_size: MaxBatchSizeOption = 8,
     graphs: GraphsOption = GraphMode.AUTO,
     tiers: TiersOption = None,
+    sts: StsOption = None,
+    fit_sts_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--fit-sts",
+            metavar="OUT",
+            help="Fit the temperatures that --sts reads, and write them to this file.",
+        ),
+    ] = None,
 ) -> int:
     """Decode prompts and say how much of the drafts the target accepts.
 
@@ -108,11 +120,13 @@ def evaluate(
         max_batch_size=max_batch_size,
         graphs=graphs,
         tiers=parsed_tiers(tiers),
+        sts=None if sts is None else str(sts),
         check_invariants=False,
     )
     texts = read_prompt_file(prompts)
-    if json_path is not None:
-        check_writable(json_path)
+    for path in (json_path, fit_sts_path):
+        if path is not None:
+            check_writable(path)
     if report is not None:
         check_chart(report)
 
@@ -125,17 +139,21 @@ def evaluate(
     made = make_drafter(target, options)
     assert made is not None
     spec = made.model.spec if isinstance(made, TrainedDrafter) else None
+    if fit_sts_path is not None:
+        check_can_fit(spec, options)
     meter = metered(made, target.device)
     engine = warm_engine(target, meter, options, prompt_ids, params)
     meter.seconds = 0.0
     depths: list[list[int]] = [[] for _ in prompt_ids]
     survivals: list[list[list[float]]] = [[] for _ in prompt_ids]
+    confidences: list[list[list[float]]] = [[] for _ in prompt_ids]
     with Progress(console=stderr, transient=True) as progress:
         task = progress.add_task("Decoding", total=len(texts) * max_new_tokens)
 
         def note(index: int, output: RoundOutput) -> None:
             depths[index].append(meter.depth(output.request_id, output.num_proposed))
             survivals[index].append(meter.survival(output.request_id, output.num_proposed))
+            confidences[index].append(meter.confidence(output.request_id, output.num_proposed))
             progress.advance(task, len(output.token_ids))
 
         decoding = decode(engine, prompt_ids, params, note)
@@ -148,6 +166,11 @@ def evaluate(
     _print_evaluation(stdout, where, evaluation, sentences)
     for line in faults(decoding):
         stderr.print(line)
+    if fit_sts_path is not None and spec is not None and spec.block is not None:
+        fit = fit_sts(decoding, confidences, spec.block.num_proposals)
+        setting = {**conditions(target), "drafter": drafter, **asdict(params)}
+        write_report(fit_sts_path, sts_file(fit, str(prompts), setting))
+        _print_fit(stdout, fit)
     if report is not None:
         write_chart(report, where, evaluation)
     if json_path is not None:
@@ -195,6 +218,17 @@ def _print_evaluation(
     console.print("\nA prefill is no round, and its token is counted in none.")
     for sentence in sentences:
         console.print(f"Hint: {sentence}")
+
+
+def _print_fit(console: Console, fit: StsFit) -> None:
+    table = Table(show_edge=False)
+    for name in ("position", "temperature", "calibration error before", "and after"):
+        table.add_column(name, justify="right")
+    columns = zip(fit.temperatures, fit.ece_before, fit.ece_after, strict=True)
+    for position, (temperature, before, after) in enumerate(columns, start=1):
+        table.add_row(f"{position}", f"{temperature:.3g}", f"{before:.3f}", f"{after:.3f}")
+    console.print()
+    console.print(table)
 
 
 def _rows(evaluation: Evaluation) -> Iterator[tuple[str, str]]:

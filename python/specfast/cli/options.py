@@ -28,6 +28,15 @@ TreeOption = Annotated[bool, typer.Option("--tree", help="Draft trees instead of
 VerifyWidthOption = Annotated[
     int, typer.Option(min=2, max=1024, help="Rows per round: the anchor and its drafts.")
 ]
+StsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--sts",
+        metavar="FILE",
+        help="Temperatures of the drafter's confidences, as eval --fit-sts writes them.",
+        show_default=False,
+    ),
+]
 MaxBatchSizeOption = Annotated[int, typer.Option(min=1, help="Prompts decoded at once.")]
 
 

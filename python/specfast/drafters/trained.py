@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import cast
@@ -40,7 +41,6 @@ class TrainedDrafter:
     num_drafts : int
         Drafts per request and round, further limited by the block, by the engine's
         ``verify_width`` and by what the request may still emit.
-
     temperatures : floats, optional
         Of DSpark's confidences, one per draft of a block (sequential temperature scaling, see
         ``planner.read_temperatures``). Absent: 1.
@@ -48,7 +48,7 @@ class TrainedDrafter:
     Raises
     ------
     ValueError
-        ``num_drafts`` below 1; temperatures of another number, or without confidences.
+        ``num_drafts`` below 1; temperatures of another number, not above 0, or without confidences.
 
     Notes
     -----
@@ -74,6 +74,11 @@ class TrainedDrafter:
                     f"TrainedDrafter: expected temperatures of {block.num_proposals} drafts, "
                     f"got {len(temperatures)}"
                 )
+            for value in temperatures:
+                if not 0 < value < math.inf:
+                    raise ValueError(
+                        f"TrainedDrafter: expected temperatures above 0 and finite, got {value}"
+                    )
         self.model = model
         self.num_drafts = num_drafts
         self.temperatures = temperatures

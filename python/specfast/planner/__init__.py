@@ -4,7 +4,7 @@ from specfast.planner.budget import choose_budget
 from specfast.planner.planner import PlannerMode, Planning, VerifyPlan, VerifyPlanner
 from specfast.planner.relay import ConfidenceRelay, LaggedSurvival
 from specfast.planner.sps import AdditiveSeconds, SpsTable, TierRates
-from specfast.planner.sts import read_temperatures
+from specfast.planner.sts import StsFit, fit_temperatures, read_temperatures
 from specfast.planner.tiers import CaptureSlots, Tiers
 
 __all__ = [
@@ -15,10 +15,12 @@ __all__ = [
     "PlannerMode",
     "Planning",
     "SpsTable",
+    "StsFit",
     "TierRates",
     "Tiers",
     "VerifyPlan",
     "VerifyPlanner",
     "choose_budget",
+    "fit_temperatures",
     "read_temperatures",
 ]
