@@ -11,6 +11,7 @@ from specfast import drafters, ops, planner, reference  # noqa: E402
 from specfast.kv_layout import KvBuffer, KvLayout  # noqa: E402
 from specfast.records import (  # noqa: E402
     AcceptRecord,
+    ExpandedFrontier,
     FinishRules,
     TreeRecord,
     VerifySchedule,
@@ -42,6 +43,7 @@ __all__ = [
     "Coins",
     "DraftedBlock",
     "Engine",
+    "ExpandedFrontier",
     "FinishReason",
     "FinishRules",
     "Generation",

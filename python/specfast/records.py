@@ -216,6 +216,52 @@ class TreeRecord:
 
 
 @dataclass
+class ExpandedFrontier:
+    """One level of a draft tree; B requests, n expanded nodes, k children of each. Written whole.
+
+    candidate_tokens : int32 [B, n k]     children of node i at i k to i k + k - 1, likeliest first;
+                                          ids of the target
+    candidate_scores : float32 [B, n k]   log probability of the path to each
+    parent_list : int32 [B, k]            numbers of the k best of them within the tree, best first:
+                                          the next columns of ``parent_list``, which says whose
+                                          children the next level holds
+    parents : int32 [B, k]                of which of the n nodes each is a child
+    tokens : int32 [B, k]
+    scores : float32 [B, k]
+    status : int32 [B, n]                 specfast.Status bits of the row of each expanded node
+
+    Rows of the first three may lie at any stride, as views of the buffers of a whole tree do.
+    """
+
+    candidate_tokens: Tensor
+    candidate_scores: Tensor
+    parent_list: Tensor
+    parents: Tensor
+    tokens: Tensor
+    scores: Tensor
+    status: Tensor
+
+    @classmethod
+    def empty(
+        cls, batch_size: int, num_nodes: int, topk: int, device: torch.device | str
+    ) -> ExpandedFrontier:
+        """Allocate a record, uninitialised; the op writes every element."""
+
+        def empty(columns: int, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.empty(batch_size, columns, dtype=dtype, device=device)
+
+        return cls(
+            candidate_tokens=empty(num_nodes * topk),
+            candidate_scores=empty(num_nodes * topk, torch.float32),
+            parent_list=empty(topk),
+            parents=empty(topk),
+            tokens=empty(topk),
+            scores=empty(topk, torch.float32),
+            status=empty(num_nodes),
+        )
+
+
+@dataclass
 class VerifySchedule:
     """How many rows of each request are verified; B requests, gamma drafts. Written whole.
 

@@ -202,6 +202,16 @@ def _sample_markov_block(impl: Any, device: str) -> Outputs:
     return {"logits": logits, "tokens": block.tokens, "records": packed, "status": block.status}
 
 
+def _expand_frontier(impl: Any, device: str) -> Outputs:
+    level = impl.expand_frontier(
+        _logits()[: BATCH * TOPK].view(BATCH, TOPK, VOCAB).to(device),
+        -torch.rand(BATCH, TOPK, generator=_rng()).to(device),
+        topk=TOPK,
+        first_candidate=TOPK,
+    )
+    return {**vars(level)}
+
+
 def _walk_selector(impl: Any, device: str) -> Outputs:
     predecessor, successor = torch.randn(2, VOCAB, 24, generator=_rng()).bfloat16().to(device)
     walk = impl.walk_selector(
@@ -341,6 +351,7 @@ SELF_TESTS: dict[str, SelfTest] = {
     "build_tree": _build_tree,
     "build_verify_window": _build_verify_window,
     "commit_state": commit_state,
+    "expand_frontier": _expand_frontier,
     "inject_context_kv": inject_context_kv,
     "merge_row_stats": _merge_row_stats,
     "relocate_kv": relocate_kv,

@@ -4,6 +4,7 @@ from specfast.reference.accept import accept_chain as accept_chain
 from specfast.reference.accept import accept_tree as accept_tree
 from specfast.reference.attention import verify_attention as verify_attention
 from specfast.reference.context import inject_context_kv as inject_context_kv
+from specfast.reference.frontier import expand_frontier as expand_frontier
 from specfast.reference.markov import sample_markov_block as sample_markov_block
 from specfast.reference.merge_row_stats import merge_row_stats as merge_row_stats
 from specfast.reference.plan import build_verify_window as build_verify_window
