@@ -146,5 +146,9 @@ def test_bad_sizes(tmp_path: Path) -> None:
     for name, value in (("num_nodes", 1), ("topk", 0), ("depth", 0)):
         with pytest.raises(ValueError, match=f"{name} >= .*, got {value}"):
             TreeDrafter(model, **{name: value})
+    with pytest.raises(ValueError, match="topk <= 32, got 33"):
+        TreeDrafter(model, topk=33)
+    with pytest.raises(ValueError, match=r"at most 8192 candidates .*, got 8200"):
+        TreeDrafter(model, 200, 8, 129)
     with pytest.raises(ValueError, match="expected a model of EAGLE"):
         TreeDrafter(object())  # type: ignore[arg-type]

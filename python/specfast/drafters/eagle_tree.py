@@ -8,11 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specfast import ops
+from specfast.drafters.draws import UNUSABLE
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle_chain import EagleChain, last_hidden, pair_counts
 from specfast.drafters.pairs import DraftedPairs
 from specfast.drafters.tree_sampler import TreeSampler
 from specfast.drafters.tree_shape import TreeShape
+from specfast.records import ExpandedFrontier
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class TreeCandidates:
     """Candidates of B trees, C each, numbered as ``ops.select_draft_tokens`` has them.
 
     scores : float32 [B, C]         log probability of the path to each
-    tokens : int64 [B, C]           ids of the target
+    tokens : int32 [B, C]           ids of the target
     parent_list : int32 [B, k (D - 1) + 1]
     num_usable : int64 [B]          levels before the first whose rows are no distribution
     """
@@ -70,28 +73,22 @@ def expand(chains: Sequence[EagleChain], topk: int, depth: int) -> TreeCandidate
     order of their numbers.
     """
     model, frontier = chains[0].model, _Frontier(chains)
-    batch, device = len(chains), model.device
-    scores, tokens, usable = [], [], []
-    parents = [torch.full((batch, 1), -1, dtype=torch.int64, device=device)]
-    above = torch.zeros(batch, 1, device=device)
-    first = 0
-    for level in range(depth):
-        logits = frontier.logits().float().log_softmax(-1)
-        usable.append(~logits.isnan().flatten(1).any(1))
-        values, ids = _best(logits, topk)
-        scores.append((above[..., None] + values).flatten(1))
-        tokens.append(model.target_ids(ids).flatten(1))
-        if level < depth - 1:
-            above, chosen = _best(scores[-1], topk)
-            parents.append(first + chosen)
-            # Before level 1 there is the anchor alone.
-            row = chosen // topk if level > 0 else torch.zeros_like(chosen)
-            frontier.descend(tokens[-1].gather(1, chosen), row)
-            first += scores[-1].shape[1]
+    d2t = model.weights.get("d2t")
+    levels: list[ExpandedFrontier] = []
+    above, first = None, 0
+    for number in range(depth):
+        logits = frontier.logits()
+        level = ops.expand_frontier(logits, above, topk=topk, first_candidate=first, d2t=d2t)
+        levels.append(level)
+        if number < depth - 1:
+            frontier.descend(level.tokens.long(), level.parents.long())
+            above, first = level.scores, first + level.candidate_scores.shape[1]
+    usable = [((level.status & int(UNUSABLE)) == 0).all(1) for level in levels]
+    root = torch.full_like(levels[0].tokens[:, :1], -1)
     return TreeCandidates(
-        torch.cat(scores, 1),
-        torch.cat(tokens, 1),
-        torch.cat(parents, 1).int(),
+        torch.cat([level.candidate_scores for level in levels], 1),
+        torch.cat([level.candidate_tokens for level in levels], 1),
+        torch.cat([root, *(level.parent_list for level in levels[:-1])], 1),
         torch.stack(usable, 1).long().cumprod(1).sum(1),
     )
 
@@ -114,8 +111,3 @@ def draw(chains: Sequence[EagleChain], shape: TreeShape, sampler: TreeSampler) -
             frontier.descend(levels[-1][:, index], parents)
     return torch.cat(levels, 1)
 
-
-def _best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The ``count`` largest of the last dimension, the first among equals first."""
-    ordered, index = values.sort(dim=-1, descending=True, stable=True)
-    return ordered[..., :count], index[..., :count]

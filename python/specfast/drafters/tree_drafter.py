@@ -17,6 +17,9 @@ from specfast.drafters.trained import TrainedDrafter, draft_status
 from specfast.drafters.tree_sampler import TreeSampler
 from specfast.drafters.tree_shape import TreeShape
 
+_MOST_CHILDREN = 32  # as ``ops.expand_frontier`` takes them
+_MOST_CANDIDATES = 8192  # as ``ops.select_and_build_tree`` takes them
+
 
 class TreeDrafter(TrainedDrafter):
     """Drafts trees with EAGLE-1/2 or EAGLE-3.
@@ -32,7 +35,7 @@ class TreeDrafter(TrainedDrafter):
     num_nodes : int
         Nodes of a tree at most, the anchor included; further limited by ``verify_width``.
     topk : int
-        Children of a node at most, and nodes of a level that are expanded.
+        Children of a node at most, and nodes of a level that are expanded; at most 32.
     depth : int
         Levels behind the anchor at most; further limited by what requests may still emit.
     drawn : bool
@@ -66,8 +69,16 @@ class TreeDrafter(TrainedDrafter):
         ):
             if value < least:
                 raise ValueError(f"TreeDrafter: expected {name} >= {least}, got {value}")
+        if topk > _MOST_CHILDREN:
+            raise ValueError(f"TreeDrafter: expected topk <= {_MOST_CHILDREN}, got {topk}")
         self.num_nodes = num_nodes
         self.topk = min(topk, model.spec.draft_vocab_size)
+        candidates = self.topk + (min(depth, num_nodes - 1) - 1) * self.topk**2
+        if candidates > _MOST_CANDIDATES:
+            raise ValueError(
+                f"TreeDrafter: expected at most {_MOST_CANDIDATES} candidates topk + (depth - 1) "
+                f"topk², got {candidates}"
+            )
         self.depth = depth
         self.drawn = drawn
 
