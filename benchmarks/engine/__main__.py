@@ -161,7 +161,7 @@ def _launch_us(engine: Engine) -> float:
     assert engine.graphs is not None
     flight = engine._ahead._flight
     assert flight is not None
-    engine._reserve(flight.requests, (2 + REPLAYS) * engine.graphs.tiers.width)
+    engine._pages.reserve(flight.requests, (2 + REPLAYS) * engine.graphs.tiers.width)
     captured = engine.graphs.at(flight.form, engine.graphs.tiers.of_size(flight.num_slots)[-1])
     inputs = captured.round.inputs
     before = inputs.snapshot()

@@ -27,10 +27,8 @@ def prescribe_text(engine: Engine) -> None:
     tokens = text(target.vocab_size, str(target.device))
     forward = target.forward
 
-    def prescribed(
-        ids: Tensor, positions: Tensor, attention: Any, *, last_only: bool = False
-    ) -> Tensor:
-        logits = forward(ids, positions, attention, last_only=last_only)
+    def prescribed(ids: Tensor, positions: Tensor, *layers: Any, last_only: bool = False) -> Tensor:
+        logits = forward(ids, positions, *layers, last_only=last_only)
         at = positions[-1:] if last_only else positions
         following = tokens.index_select(0, at + 1)
         return logits.scatter_(1, following[:, None], CERTAIN)

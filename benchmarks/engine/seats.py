@@ -11,7 +11,7 @@ def seat(engine: Engine, context_len: int, params: SamplingParams) -> None:
     engine.add_request([1] * (context_len + 1), params)
     engine._admit()
     request = engine._running[-1]
-    engine._allocate(request, context_len)
+    engine._pages.allocate(request, context_len)
     request.committed_len = context_len
 
 

@@ -66,7 +66,7 @@ def answer_from_table(engine: Engine, table: Tensor) -> None:
     """
 
     def forward(
-        ids: Tensor, positions: Tensor, attention: object, *, last_only: bool = False
+        ids: Tensor, positions: Tensor, *_layers: object, last_only: bool = False
     ) -> Tensor:
         rows = table_row(ids, positions, len(table))
         return table[rows[-1:] if last_only else rows]

@@ -44,7 +44,7 @@ def engine_with(drafter: Drafter, p: Tensor, batch_size: int, **options: Any) ->
     )
 
     def forward(
-        ids: Tensor, positions: Tensor, attention: object, *, last_only: bool = False
+        ids: Tensor, positions: Tensor, *_layers: object, last_only: bool = False
     ) -> Tensor:
         rows = torch.where(positions % 3 == 0, ANCHOR, ids)
         return p[rows[-1:] if last_only else rows]

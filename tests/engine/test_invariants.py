@@ -20,7 +20,7 @@ VERIFY_LENS = [2, 5]
 
 def pool() -> PagedKvPool:
     return PagedKvPool(
-        [KvShape(1, 2, 2)],
+        {0: KvShape(1, 2, 2)},
         num_pages=8,
         page_size=4,
         dtype=torch.float32,

@@ -140,7 +140,7 @@ def test_no_page_is_lost_or_shared(
 
 def test_a_page_is_returned_once() -> None:
     pool = PagedKvPool(
-        [KvShape(1, 2, 2)], num_pages=4, page_size=2, dtype=torch.float32,
+        {0: KvShape(1, 2, 2)}, num_pages=4, page_size=2, dtype=torch.float32,
         device=torch.device("cpu"),
     )  # fmt: skip
     first, second = pool.allocate(2), pool.allocate(1)

@@ -3,14 +3,18 @@
 from specfast.engine.engine import Engine
 from specfast.engine.rank_agreement import RankAgreement, Site
 from specfast.engine.requests import Generation, RoundOutput
+from specfast.engine.state_adapter import ChainRows, StateAdapter, StateItem
 from specfast.engine.verify_tiers import VerifyTier, VerifyTiers
 
 __all__ = [
+    "ChainRows",
     "Engine",
     "Generation",
     "RankAgreement",
     "RoundOutput",
     "Site",
+    "StateAdapter",
+    "StateItem",
     "VerifyTier",
     "VerifyTiers",
 ]

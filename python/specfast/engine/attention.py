@@ -83,9 +83,9 @@ class PagedAttention:
         scale: float | None,
         options: dict[str, Any],
     ) -> Tensor:
-        layer = cast(int, module.layer_idx)
-        keys = self._write_and_read(self._pool.keys[layer], key)
-        values = self._write_and_read(self._pool.values[layer], value)
+        key_storage, value_storage = self._pool.of_layer(cast(int, module.layer_idx))
+        keys = self._write_and_read(key_storage, key)
+        values = self._write_and_read(value_storage, value)
         groups = query.shape[1] // keys.shape[1]
         if self._is_prefill:
             # No mask is materialised; backends that know causality do not all know groups.

@@ -5,7 +5,9 @@ from __future__ import annotations
 from specfast.drafters.base import DraftBatch
 
 
-def check_draft(draft: DraftBatch, batch_size: int, verify_width: int) -> None:
+def check_draft(
+    draft: DraftBatch, batch_size: int, verify_width: int, *, chains_only: bool = False
+) -> None:
     """Raise RuntimeError for a draft that cannot be verified; says what was expected."""
     shape = tuple(draft.tokens.shape)
     if len(shape) != 2 or shape[0] != batch_size or not 1 <= shape[1] <= verify_width:
@@ -16,6 +18,11 @@ def check_draft(draft: DraftBatch, batch_size: int, verify_width: int) -> None:
     if len(draft.verify_lens) != batch_size:
         raise RuntimeError(
             f"drafter: expected {batch_size} verify_lens, got {len(draft.verify_lens)}"
+        )
+    if draft.parents is not None and chains_only:
+        raise RuntimeError(
+            "drafter: expected chains for a target with recurrent layers, whose state follows the "
+            "row before, got trees"
         )
     in_order = draft.proposal is None or draft.proposal.without_replacement
     if draft.parents is not None and not in_order:

@@ -15,12 +15,16 @@ from specfast.engine.draft_checks import check_draft
 from specfast.engine.intake import RequestIntake
 from specfast.engine.invariants import check_pages, check_round
 from specfast.engine.observer import Observer
+from specfast.engine.options import check_options
 from specfast.engine.output_streams import OutputStreams
-from specfast.engine.pool import PagedKvPool, PageTable
+from specfast.engine.pool import PagedKvPool, PageTable, default_num_pages
 from specfast.engine.rank_agreement import RankAgreement
+from specfast.engine.request_pages import RequestPages
 from specfast.engine.requests import Generation, Request, RoundOutput
 from specfast.engine.round_outputs import round_outputs, until_stop_string
 from specfast.engine.run_ahead import RunAhead
+from specfast.engine.state_adapter import StateAdapter
+from specfast.engine.state_pool import StatePool
 from specfast.engine.target import Target
 from specfast.engine.verified_round import VerifiedRound
 from specfast.engine.verifier import Verifier
@@ -28,10 +32,6 @@ from specfast.engine.verify_graphs import VerifyGraphs
 from specfast.engine.verify_tiers import VerifyTiers
 from specfast.planner import Planning, Tiers
 from specfast.sampling_params import SamplingParams
-
-# What the default pool has room for: one long request, or a full batch of usual ones.
-_LONG_REQUEST_TOKENS = 16384
-_USUAL_REQUEST_TOKENS = 2048
 
 
 class Engine:
@@ -72,6 +72,9 @@ class Engine:
     planning : Planning, optional
         How many drafts a round verifies, where ``drafter`` drafts on the device and has
         confidences; needs ``tiers``. Absent: all.
+    state_adapter : StateAdapter, optional
+        Knows the states of a target with recurrent layers, which is refused without one. Drafts
+        for such a target are chains.
     check_invariants : bool
         Check the invariants of a round after each one, on the host; a violation raises
         RuntimeError.
@@ -108,25 +111,23 @@ class Engine:
         agreement: RankAgreement | None = None,
         tiers: VerifyTiers | None = None,
         planning: Planning | None = None,
+        state_adapter: StateAdapter | None = None,
         check_invariants: bool = True,
     ) -> None:
-        for name, value in (
-            ("max_batch_size", max_batch_size),
-            ("page_size", page_size),
-            ("num_pages", 1 if num_pages is None else num_pages),
-            ("verify_width", verify_width),
-        ):
-            if value < 1:
-                raise ValueError(f"Engine: expected {name} >= 1, got {value}")
-        if seed is not None and not 0 <= seed < 2**64:
-            raise ValueError(f"Engine: expected seed in [0, 2^64), got {seed}")
-        self.target = Target(target)
+        check_options(
+            {"max_batch_size": max_batch_size, "page_size": page_size, "num_pages": num_pages},
+            verify_width=verify_width,
+            seed=seed,
+            tiers=tiers,
+            has_planning=planning is not None,
+        )
+        self.target = Target(target, state_adapter)
         self.drafter = drafter or PlainDecoding()
         self.verify_width = verify_width
         self.seed = secrets.randbits(64) if seed is None else seed
         self.check_invariants = check_invariants
         if num_pages is None:
-            num_pages = _default_pages(self.target.context_length, max_batch_size, page_size)
+            num_pages = default_num_pages(self.target.context_length, max_batch_size, page_size)
         self.pool = PagedKvPool(
             self.target.kv_shapes,
             num_pages=num_pages,
@@ -140,20 +141,17 @@ class Engine:
         self._page_table = PageTable(
             max_batch_size, pages_per_request, page_size, self.target.device
         )
+        self._pages = RequestPages(self.pool, self._page_table)
+        self.state_pool = StatePool.of(self.target, max_batch_size)
         self._agreement = agreement
         self._observer = Observer(target, self.drafter)
         recorder = self._observer.recorder
-        self._verifier = Verifier(self.target, self.pool, self._page_table, agreement, recorder)
+        self._verifier = Verifier(
+            self.target, self.pool, self._page_table, agreement, recorder, self.state_pool
+        )
         self.graphs: VerifyGraphs | None = None
         self._ahead: RunAhead | None = None
-        if planning is not None and tiers is None:
-            raise ValueError("Engine: expected tiers for planning, got none")
         if tiers is not None:
-            if tiers.width > verify_width:
-                raise ValueError(
-                    f"Engine: expected tiers of at most verify_width = {verify_width} rows per "
-                    f"request, got {tiers.width}"
-                )
             self.graphs = VerifyGraphs(
                 self.target,
                 self.pool,
@@ -163,6 +161,7 @@ class Engine:
                 context_len=self.context_length,
                 recorder=recorder,
                 plan_mode="static" if planning is None else planning.mode,
+                state_pool=self.state_pool,
             )
             if isinstance(self.drafter, DeviceDrafter) and agreement is None:
                 planner = None
@@ -170,7 +169,9 @@ class Engine:
                     rows = Tiers(tier.num_rows for tier in tiers.tiers)
                     device = self.target.device
                     planner = planning.planner(max_batch_size, tiers.width - 1, rows, device)
-                self._ahead = RunAhead(self.graphs, self.drafter.begin, self._reserve, planner)
+                self._ahead = RunAhead(
+                    self.graphs, self.drafter.begin, self._pages.reserve, planner
+                )
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._intake = RequestIntake(
@@ -227,7 +228,8 @@ class Engine:
     def step(self) -> list[RoundOutput]:
         """Prefill one request that has joined, or else run one round of all that are running.
 
-        A step whose forward fails (out of memory) commits nothing; the next one tries it again.
+        A step whose forward fails (out of memory) commits nothing; the next one tries it again, or,
+        where the target is recurrent, prefills each running request's text to have its state.
         Returns one output for each request that took part, at least one token in each; or, where
         requests were cancelled since the last step, their last outputs alone.
 
@@ -236,6 +238,13 @@ class Engine:
         RuntimeError
             A draft of wrong shape, or a broken invariant.
         """
+        try:
+            return self._step()
+        except BaseException:
+            self._forget_states()
+            raise
+
+    def _step(self) -> list[RoundOutput]:
         if self._streams.has_aborted:
             return self._streams.take_aborted()
         self._admit()
@@ -299,7 +308,7 @@ class Engine:
 
     def _prefill(self, request: Request) -> RoundOutput:
         prompt_len = len(request.token_ids)
-        self._allocate(request, prompt_len)
+        self._pages.allocate(request, prompt_len)
         verified = self._verifier.prefill(request)
         # The last prompt token was the anchor of a round without drafts.
         request.committed_len = prompt_len - 1
@@ -307,7 +316,8 @@ class Engine:
 
     def _round(self, requests: list[Request]) -> list[RoundOutput]:
         draft = self.drafter.propose(requests, self.verify_width)
-        check_draft(draft, len(requests), self.verify_width)
+        recurrent = self.target.is_recurrent
+        check_draft(draft, len(requests), self.verify_width, chains_only=recurrent)
         if self._agreement is not None:
             draft = agreed_draft(self._agreement, draft, self.verify_width, self.target.device)
         prefix_lens = [request.committed_len for request in requests]
@@ -318,7 +328,7 @@ class Engine:
         if self._agreement is not None:
             verify_lens = agreed_lens(self._agreement, verify_lens, self.target.device)
         for request, prefix_len, rows in zip(requests, prefix_lens, verify_lens, strict=True):
-            self._allocate(request, prefix_len + rows)
+            self._pages.allocate(request, prefix_len + rows)
         verified = self._verify(requests, draft, verify_lens)
         if draft.status is not None:
             verified.record.status.bitwise_or_(torch.tensor(draft.status, dtype=torch.int32))
@@ -335,12 +345,20 @@ class Engine:
         requests, verified = self._ahead.advance(aboard) if go_on else self._ahead.land(aboard)
         return self._commit(requests, verified)
 
-    def _reserve(self, requests: Sequence[Request], rows: int) -> None:
-        """Pages for so many rows after the committed ones, as far as a request may ever go."""
-        for request in requests:
-            most = request.reserved_pages * self.pool.page_size
-            self._allocate(request, min(request.committed_len + rows, most))
-        self._page_table.flush()
+    def _forget_states(self) -> None:
+        """After a failure: a round may have gone on that the host knows nothing of.
+
+        Its KV is written again. A state is not what it was before, so it is made from the text, as
+        if the request had just joined.
+        """
+        if not self.target.is_recurrent:
+            return
+        if self._ahead is not None:
+            self._ahead.forget()
+        for request in self._running:
+            if request.committed_len > 0:
+                request.committed_len = 0
+                self.drafter.release(request.request_id)
 
     def _verify(
         self, requests: list[Request], draft: DraftBatch, verify_lens: list[int]
@@ -349,14 +367,6 @@ class Engine:
         if self.graphs is not None and self._agreement is None:
             verified = self.graphs.verify(requests, draft, verify_lens)
         return verified or self._verifier.verify(requests, draft, verify_lens)
-
-    def _allocate(self, request: Request, num_tokens: int) -> None:
-        """Let the request's pages reach ``num_tokens`` positions."""
-        missing = self.pool.pages_for(num_tokens) - len(request.pages)
-        if missing > 0:
-            pages = self.pool.allocate(missing)
-            self._page_table.write(request.slot, len(request.pages), pages)
-            request.pages += pages
 
     def _commit(self, requests: Sequence[Request], verified: VerifiedRound) -> list[RoundOutput]:
         record, verify_lens = verified.record, verified.verify_lens
@@ -383,14 +393,6 @@ class Engine:
         return outputs
 
     def _finish(self, request: Request) -> None:
-        self.pool.release(request.pages)
-        request.pages = []
-        self._page_table.return_row(request.slot)
+        self._pages.release(request)
         self._running.remove(request)
         self.drafter.release(request.request_id)
-
-
-def _default_pages(context_length: int | None, max_batch_size: int, page_size: int) -> int:
-    limit = context_length or _LONG_REQUEST_TOKENS
-    batch = max_batch_size * min(limit, _USUAL_REQUEST_TOKENS)
-    return -(-max(batch, min(limit, _LONG_REQUEST_TOKENS)) // page_size)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from specfast.kv_layout import KvBuffer, KvLayout
+
+_LONG_REQUEST_TOKENS = 16384
+_USUAL_REQUEST_TOKENS = 2048
 
 
 @dataclass(frozen=True)
@@ -21,16 +24,16 @@ class KvShape:
 
 
 class PagedKvPool:
-    """KV of all layers in pages of ``page_size`` tokens.
+    """KV of all layers with attention in pages of ``page_size`` tokens.
 
-    ``keys[layer]`` is [(num_pages + 1) * page_size, heads, key_dim] and ``values[layer]`` likewise;
-    a *slot* is an index into their first dimension. Position p of a request lies in slot
-    ``pages[p // page_size] * page_size + p % page_size``.
+    ``keys`` and ``values`` have a tensor [(num_pages + 1) * page_size, heads, dim] per entry of
+    ``shapes``, in their order; a *slot* is an index into their first dimension. Position p of a
+    request lies in slot ``pages[p // page_size] * page_size + p % page_size``.
 
     The page after the last belongs to nobody: rows that pad a batch write its first slot,
     ``padding_slot``, and nobody reads it.
 
-    layout : KvLayout    all layers at once, for relocation
+    layout : KvLayout    all layers at once, for relocation; None without a layer
 
     The storage is uninitialised: a slot must be written before it is read, and no read goes past
     what its request has written.
@@ -38,7 +41,7 @@ class PagedKvPool:
 
     def __init__(
         self,
-        shapes: Sequence[KvShape],
+        shapes: Mapping[int, KvShape],
         *,
         num_pages: int,
         page_size: int,
@@ -52,14 +55,21 @@ class PagedKvPool:
             slots = (num_pages + 1) * page_size
             return torch.empty(slots, num_heads, head_dim, dtype=dtype, device=device)
 
-        self.keys = [storage(shape.num_heads, shape.key_dim) for shape in shapes]
-        self.values = [storage(shape.num_heads, shape.value_dim) for shape in shapes]
+        self.keys = [storage(shape.num_heads, shape.key_dim) for shape in shapes.values()]
+        self.values = [storage(shape.num_heads, shape.value_dim) for shape in shapes.values()]
+        self._place_of_layer = {layer: place for place, layer in enumerate(shapes)}
         # A stack, lowest page on top: pages that were just returned are reused first.
         self._free = list(range(num_pages - 1, -1, -1))
         self._is_free = [True] * num_pages
         storages = (*self.keys, *self.values)
-        self.layout = KvLayout([KvBuffer.slots(storage) for storage in storages])
+        buffers = [KvBuffer.slots(storage) for storage in storages]
+        self.layout = KvLayout(buffers) if buffers else None
         self.padding_slot = num_pages * page_size
+
+    def of_layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of the layer with this index in the model."""
+        place = self._place_of_layer[layer]
+        return self.keys[place], self.values[place]
 
     @property
     def num_free_pages(self) -> int:
@@ -135,3 +145,10 @@ class PageTable:
         page = torch.div(positions, self.page_size, rounding_mode="floor")
         pages = self.pages[rows[:, None], page].long()
         return pages * self.page_size + positions % self.page_size
+
+
+def default_num_pages(context_length: int | None, max_batch_size: int, page_size: int) -> int:
+    """Pages of one long request, or of a full batch of usual ones."""
+    limit = context_length or _LONG_REQUEST_TOKENS
+    batch = max_batch_size * min(limit, _USUAL_REQUEST_TOKENS)
+    return -(-max(batch, min(limit, _LONG_REQUEST_TOKENS)) // page_size)

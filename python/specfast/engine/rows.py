@@ -17,6 +17,7 @@ class RowBatch:
     """R rows of B requests, back to back; a request has at most W rows and sees at most K slots.
 
     prefix_lens, verify_lens : int32 [B]   committed KV; rows of the request
+    slots : int64 [B]                      of the requests
     qo_indptr : int32 [B + 1]              request b owns rows qo_indptr[b] .. qo_indptr[b + 1]
     offsets : int64 [B, W]                 a padded view of each request's rows; padding repeats
                                            the last row
@@ -30,6 +31,7 @@ class RowBatch:
 
     prefix_lens: Tensor
     verify_lens: Tensor
+    slots: Tensor
     qo_indptr: Tensor
     offsets: Tensor
     row_index: Tensor
@@ -68,9 +70,9 @@ def lay_out_rows(
     prefix_lens = [request.committed_len for request in requests]
     num_rows, width = sum(verify_lens), max(verify_lens)
     kv_len = max(p + v for p, v in zip(prefix_lens, verify_lens, strict=True))
-    table_rows = [request.slot for request in requests]
-    per_request = torch.tensor([prefix_lens, list(verify_lens), table_rows], device=device)
-    prefix, rows, table_row = per_request.unbind()
+    slots = [request.slot for request in requests]
+    per_request = torch.tensor([prefix_lens, list(verify_lens), slots], device=device)
+    prefix, rows, slot = per_request.unbind()
     indptr = torch.nn.functional.pad(rows.cumsum(0), (1, 0))
 
     request_of_row = torch.repeat_interleave(rows, output_size=num_rows)
@@ -79,10 +81,11 @@ def lay_out_rows(
 
     last_position = (prefix + rows)[:, None] - 1
     positions = torch.minimum(torch.arange(kv_len, device=device), last_position)
-    kv_slots = page_table.slots(table_row, positions)
+    kv_slots = page_table.slots(slot, positions)
     return RowBatch(
         prefix_lens=prefix.int(),
         verify_lens=rows.int(),
+        slots=slot,
         qo_indptr=indptr.int(),
         offsets=offsets,
         row_index=indptr[:-1, None] + offsets,

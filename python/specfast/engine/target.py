@@ -9,7 +9,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specfast.engine.attention import IMPLEMENTATION, AttentionLayers, attending
-from specfast.engine.target_probe import CausalProbe, refuse_by_config, refuse_hidden_state
+from specfast.engine.recurrent_layers import RecurrentLayers, StateLayers
+from specfast.engine.state_adapter import StateAdapter
+from specfast.engine.target_probe import (
+    CausalProbe,
+    ProbeStates,
+    refuse_by_config,
+    refuse_hidden_state,
+)
 
 
 class Target:
@@ -19,53 +26,70 @@ class Target:
     behaves as ``sdpa``, so the model stays usable.
 
     Supported: every layer is softmax attention over all that came before (multi-head, grouped or
-    latent) and calls transformers' attention function; positions are given by ``position_ids``.
+    latent) and calls transformers' attention function, or is recurrent and known to
+    ``state_adapter``; positions are given by ``position_ids``.
+
+    kv_shapes : of the layers with attention, by their indices
+    recurrent : RecurrentLayers
 
     Raises
     ------
     ValueError
-        For a model that needs something else (sliding windows, recurrent layers, an encoder,
-        several devices ...); names it.
+        For a model that needs something else (sliding windows, recurrent layers without an adapter,
+        an encoder, several devices ...); names it. For an adapter that does not fit the model.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, state_adapter: StateAdapter | None = None) -> None:
         self.model = model
         model.train(False)
         self.device = model.device
         config = model.config.get_text_config()
         self.context_length = _context_length(config)
-        refuse_by_config(model)
+        refuse_by_config(model, state_adapter is not None)
+        self.recurrent = RecurrentLayers(model, state_adapter)
         previous = model.config._attn_implementation
         model.set_attn_implementation(IMPLEMENTATION)
         try:
-            probe = CausalProbe(model)
+            attention, states = CausalProbe(model), ProbeStates(self.recurrent, [2])
             with torch.inference_mode():
                 ids, positions = torch.tensor([[0, 0], [0, 1]], device=self.device).unbind()
-                logits = self.forward(ids, positions, probe)
-                self.kv_shapes = probe.kv_shapes(config.num_hidden_layers)
+                logits = self.forward(ids, positions, attention, states)
+                if state_adapter is None:
+                    attention.refuse_others(config.num_hidden_layers)
+                states.require_all()
                 refuse_hidden_state(
-                    model, lambda ids, rows: self.forward(ids, positions, rows), logits.shape[-1]
+                    model,
+                    self.recurrent,
+                    lambda ids, *layers: self.forward(ids, positions, *layers),
+                    logits.shape[-1],
                 )
         except ValueError:
             model.set_attn_implementation(previous)
             raise
-        self.kv_dtype = probe.dtype
-        self.num_query_heads = probe.num_query_heads
+        self.kv_shapes = attention.kv_shapes()
+        self.kv_dtype = attention.dtype
+        self.num_query_heads = attention.num_query_heads
         self.vocab_size = logits.shape[-1]
+
+    @property
+    def is_recurrent(self) -> bool:
+        return bool(self.recurrent.items)
 
     def forward(
         self,
         input_ids: Tensor,
         positions: Tensor,
         attention: AttentionLayers,
+        states: StateLayers | None = None,
         *,
         last_only: bool = False,
     ) -> Tensor:
         """Logits [R, V] of the rows ``input_ids`` [R] at ``positions`` [R].
 
-        With ``last_only`` the LM head runs for the last row alone: [1, V].
+        ``states`` answers the recurrent layers, if there are any. With ``last_only`` the LM head
+        runs for the last row alone: [1, V].
         """
-        with attending(attention):
+        with attending(attention), self.recurrent.answered_by(states):
             out = self.model(
                 input_ids=input_ids[None],
                 position_ids=positions[None],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from transformers import PreTrainedModel
 
 from specfast.engine.attention import AttentionLayers
 from specfast.engine.pool import KvShape
+from specfast.engine.recurrent_layers import RecurrentLayers
+from specfast.engine.state_adapter import ChainRows
 
 # Options that models pass to their attention function and that leave its result alone.
 _HARMLESS_OPTIONS = {"position_ids", "use_cache", "output_router_logits"}
@@ -55,13 +58,19 @@ class CausalProbe:
         out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
         return out.transpose(1, 2)
 
-    def kv_shapes(self, num_layers: int) -> list[KvShape]:
+    def refuse_others(self, num_layers: int) -> None:
+        """Refuse a model that has layers beside those that were seen."""
         missing = set(range(num_layers)) - self._layers.keys()
         if missing:
             raise unsupported(
-                self._model, f"{len(missing)} layers that bypass transformers' attention function"
+                self._model,
+                f"{len(missing)} layers that bypass transformers' attention function; recurrent "
+                "ones need a state adapter",
             )
-        return [self._layers[layer] for layer in sorted(self._layers)]
+
+    def kv_shapes(self) -> dict[int, KvShape]:
+        """By the layers' indices, in order."""
+        return {layer: self._layers[layer] for layer in sorted(self._layers)}
 
 
 class _EachRowItself:
@@ -79,37 +88,97 @@ class _EachRowItself:
         return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).transpose(1, 2)
 
 
+class ProbeStates:
+    """Answers one forward's recurrent layers from empty states and checks what they say.
+
+    rows_per_request : of each of the forward's requests
+    """
+
+    def __init__(self, recurrent: RecurrentLayers, rows_per_request: list[int]) -> None:
+        self._recurrent = recurrent
+        self._lens = rows_per_request
+        self._called: set[str] = set()
+
+    def advance(self, name: str, module: nn.Module, hidden_states: Tensor) -> Tensor:
+        self._called.add(name)
+        assert self._recurrent.adapter is not None
+        device, num_rows = hidden_states.device, len(hidden_states)
+        indptr = torch.tensor([0, *accumulate(self._lens)], dtype=torch.int32, device=device)
+        rows = ChainRows(
+            indptr,
+            torch.arange(num_rows, device=device).view(len(self._lens), -1),
+            torch.arange(num_rows, device=device),
+            starts_empty=True,
+        )
+        items = self._recurrent.items[name]
+        before = [
+            torch.zeros(len(self._lens), *i.shape, dtype=i.dtype, device=device) for i in items
+        ]
+        out, after = self._recurrent.adapter.advance(module, hidden_states, before, rows)
+        expected = [(hidden_states.shape, hidden_states.dtype)]
+        expected += [(torch.Size([num_rows, *item.shape]), item.dtype) for item in items]
+        got = [(tensor.shape, tensor.dtype) for tensor in (out, *after)]
+        if got != expected:
+            raise ValueError(
+                f"state adapter: expected outputs and states of {name!r} to be "
+                f"{_in_words(expected)}, got {_in_words(got)}"
+            )
+        return out
+
+    def require_all(self) -> None:
+        unseen = sorted(self._recurrent.items.keys() - self._called)
+        if unseen:
+            raise ValueError(
+                f"state adapter: expected modules that a forward calls, got {', '.join(unseen)}"
+            )
+
+
+def _in_words(tensors: list[tuple[torch.Size, torch.dtype]]) -> str:
+    return ", ".join(f"{str(dtype).removeprefix('torch.')} {list(s)}" for s, dtype in tensors)
+
+
 def unsupported(model: PreTrainedModel, what: str) -> ValueError:
     return ValueError(f"{type(model).__name__} is not supported as a target: it has {what}")
 
 
-def refuse_by_config(model: PreTrainedModel) -> None:
+def refuse_by_config(model: PreTrainedModel, has_adapter: bool) -> None:
     """Refuse what a forward of two rows cannot show, or not so well."""
     config = model.config.get_text_config()
     if model.config.is_encoder_decoder:
         raise unsupported(model, "an encoder")
     others = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     recurrent = others & _RECURRENT_TYPES
-    if recurrent or (model._is_stateful and not others):
+    if not has_adapter and (recurrent or (model._is_stateful and not others)):
         named = f" (layer_types {', '.join(sorted(recurrent))})" if recurrent else ""
         raise unsupported(model, f"recurrent layers{named} and no state adapter")
-    if others:
+    if others - _RECURRENT_TYPES:
         raise unsupported(model, f"layers of type {', '.join(sorted(others))}")
 
 
 def refuse_hidden_state(
-    model: PreTrainedModel, forward: Callable[[Tensor, AttentionLayers], Tensor], vocab_size: int
+    model: PreTrainedModel,
+    recurrent: RecurrentLayers,
+    forward: Callable[[Tensor, AttentionLayers, ProbeStates], Tensor],
+    vocab_size: int,
 ) -> None:
-    """Refuse a model in which a row reaches the next one, although attention carries nothing.
+    """Refuse a model in which a row reaches another, although nothing is known to carry it.
 
-    So recurrences and convolutions are found that no config names. ``forward`` takes ids [2].
+    So recurrences and convolutions are found that no config and no adapter names. ``forward`` takes
+    ids [2]: two requests of one row.
     """
     one, other = (
-        forward(torch.tensor([token, 0], device=model.device), _EachRowItself())[1]
+        forward(
+            torch.tensor([token, 0], device=model.device),
+            _EachRowItself(),
+            ProbeStates(recurrent, [1, 1]),
+        )[1]
         for token in (vocab_size // 3, 2 * vocab_size // 3)
     )
     # Experts multiply another number of rows when the first one goes elsewhere: that rounds.
     rounding = max(16 * torch.finfo(one.dtype).eps, 1e-4) * one.float().std()
     if bool((one - other).abs().max() > rounding):
-        carried = "layers that carry a state from row to row beside attention"
-        raise unsupported(model, f"{carried} and no state adapter")
+        carried = "layers that carry a state from row to row outside of attention functions"
+        lacks = "no state adapter"
+        if recurrent.adapter is not None:
+            lacks = "a state adapter that does not name them"
+        raise unsupported(model, f"{carried} and {lacks}")

@@ -16,6 +16,8 @@ from specfast.engine.packed_record import RecordShape
 from specfast.engine.pool import PagedKvPool, PageTable
 from specfast.engine.round_form import RoundForm
 from specfast.engine.round_inputs import RoundInputs
+from specfast.engine.state_adapter import ChainRows
+from specfast.engine.state_pool import StatePool
 from specfast.engine.target import Target
 from specfast.engine.verified_round import VerifiedRound
 from specfast.engine.verify_tiers import VerifyTier
@@ -38,12 +40,13 @@ class RoundPlace:
     plan_mode: PlannerMode
     context_len: int
     width: int
+    state_pool: StatePool | None = None
 
 
 class TierRound:
     """Draft, layout, target, accept, relocation and the next inputs, on the device alone.
 
-    :meth:`run` reads ``inputs`` and the KV pool and writes the pool and the tensors below, all of
+    :meth:`run` reads ``inputs`` and the pools and writes the pools and the tensors below, all of
     which stay where they are: it can be captured once and replayed. It allocates nothing that has
     to outlive it.
 
@@ -118,10 +121,17 @@ class TierRound:
             place.attention_workspace,
             tree_mask,
         )
+        states = None
+        if place.state_pool is not None:
+            rows = ChainRows.of_window(self._window, place.width)
+            states = place.state_pool.over(rows, inputs.page_table_rows)
         with recording(place.recorder):
-            logits = place.target.forward(self._window.input_ids, self._positions(), attention)
+            logits = place.target.forward(
+                self._window.input_ids, self._positions(), attention, states
+            )
         self._accept(logits, accept_lens, drafts.proposal)
         if self._tree is not None:
+            assert place.pool.layout is not None  # recurrent targets have no trees
             ops.relocate_kv(
                 place.pool.layout,
                 record.accept_index,
@@ -131,6 +141,8 @@ class TierRound:
                 status=record.status,
                 accumulate_status=True,
             )
+        if states is not None:
+            states.commit(record)
         self._commit_taps()
         if on_device:
             cast(DeviceDrafter, place.drafter).committed(slots, record, self.taps)

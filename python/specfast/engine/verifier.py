@@ -18,6 +18,8 @@ from specfast.engine.rank_agreement import RankAgreement, Site
 from specfast.engine.requests import Request
 from specfast.engine.rows import RowBatch, lay_out_rows
 from specfast.engine.rules import BatchRule, choose_rule
+from specfast.engine.state_adapter import ChainRows
+from specfast.engine.state_pool import RowStates, StatePool
 from specfast.engine.target import Target
 from specfast.engine.verified_round import VerifiedRound
 from specfast.records import AcceptRecord, FinishRules, TreeRecord
@@ -33,8 +35,10 @@ class Verifier:
         page_table: PageTable,
         agreement: RankAgreement | None = None,
         recorder: TapRecorder | None = None,
+        state_pool: StatePool | None = None,
     ) -> None:
         self._target = target
+        self._state_pool = state_pool
         self._recorder = recorder
         self._agreement = agreement
         self._pool = pool
@@ -45,9 +49,9 @@ class Verifier:
         rows = self._lay_out([request], [len(request.token_ids)])
         ids = torch.tensor(request.token_ids, device=self._target.device)
         positions = torch.arange(len(ids), device=ids.device)
-        attention = PagedAttention(self._pool, rows)
+        attention, states = PagedAttention(self._pool, rows), self._states(rows, last_only=True)
         with recording(self._recorder):
-            logits = self._target.forward(ids, positions, attention, last_only=True)
+            logits = self._target.forward(ids, positions, attention, states, last_only=True)
         rule = choose_rule([request], None, ids.device)
         shape = RecordShape(1, 1, 1, rule.wants_logprobs)
         record, packed = shape.pack(ids.device)
@@ -62,6 +66,8 @@ class Verifier:
         )
         rule.decide(accept, record)
         self._agree(packed)
+        if states is not None:
+            states.commit(record)
         taps = None if self._recorder is None else [self._recorder.taps()[0]]
         return VerifiedRound.of(shape.unpack(packed.cpu()), [1], taps)
 
@@ -76,11 +82,13 @@ class Verifier:
         tree = self._build_tree(draft, tokens, rows)
         window_mask = None if tree is None else tree.mask
         positions = rows.prefix_lens[:, None] + rows.offsets if tree is None else tree.positions
+        states = self._states(rows)
         with recording(self._recorder):
             logits = self._target.forward(
                 rows.flatten(self._embeddable(tokens)),
                 rows.flatten(positions).long(),
                 PagedAttention(self._pool, rows, window_mask),
+                states,
             )
         rule = choose_rule(requests, draft.proposal, tokens.device)
         shape = RecordShape(rows.batch_size, tokens.shape[1], rows.num_rows, rule.wants_logprobs)
@@ -89,6 +97,8 @@ class Verifier:
         self._agree(packed)
         if tree is not None:
             self._relocate(rows, record)
+        if states is not None:
+            states.commit(record)
         on_host = shape.unpack(packed.cpu())
         return VerifiedRound.of(on_host, verify_lens, self._committed_taps(on_host))
 
@@ -99,6 +109,11 @@ class Verifier:
         accepted = record.accept_index.to(taps.device, torch.int64)
         counts = record.commit_lens.tolist()
         return [taps[index[:n]] for index, n in zip(accepted, counts, strict=True)]
+
+    def _states(self, rows: RowBatch, *, last_only: bool = False) -> RowStates | None:
+        if self._state_pool is None:
+            return None
+        return self._state_pool.over(ChainRows.of_batch(rows, last_only=last_only), rows.slots)
 
     def _lay_out(self, requests: Sequence[Request], verify_lens: Sequence[int]) -> RowBatch:
         return lay_out_rows(requests, verify_lens, self._page_table, self._target.device)
@@ -167,6 +182,7 @@ class Verifier:
             self._agreement.decide(Site.ACCEPT, packed)
 
     def _relocate(self, rows: RowBatch, record: AcceptRecord) -> None:
+        assert self._pool.layout is not None  # recurrent targets have no trees
         ops.relocate_kv(
             self._pool.layout,
             record.accept_index,

@@ -19,6 +19,7 @@ from specfast.engine.requests import Request
 from specfast.engine.round_form import RoundForm, why_eager
 from specfast.engine.round_inputs import RoundInputs
 from specfast.engine.round_proposal import ProposalForm, RoundProposal
+from specfast.engine.state_pool import StatePool
 from specfast.engine.target import Target
 from specfast.engine.tier_round import RoundPlace, TierRound
 from specfast.engine.verified_round import VerifiedRound
@@ -129,6 +130,7 @@ class VerifyGraphs:
         context_len: int,
         recorder: TapRecorder | None = None,
         plan_mode: PlannerMode = "static",
+        state_pool: StatePool | None = None,
     ) -> None:
         why_not = unsupported_attention(target)
         if why_not is not None:
@@ -160,6 +162,7 @@ class VerifyGraphs:
             plan_mode=plan_mode,
             context_len=context_len,
             width=tiers.width,
+            state_pool=state_pool,
         )
         self._memory_pool = torch.cuda.graph_pool_handle() if self._captures else None
         self._inputs = {

@@ -62,8 +62,7 @@ class WindowAttention:
         scale: float | None,
         options: dict[str, Any],
     ) -> Tensor:
-        layer = cast(int, module.layer_idx)
-        keys, values = self._pool.keys[layer], self._pool.values[layer]
+        keys, values = self._pool.of_layer(cast(int, module.layer_idx))
         keys.index_copy_(0, self._write_slots, key[0].transpose(0, 1))
         values.index_copy_(0, self._write_slots, value[0].transpose(0, 1))
         out = self._attention(query[0].transpose(0, 1), keys, values, scale=scale)
@@ -72,7 +71,7 @@ class WindowAttention:
 
 def unsupported_attention(target: Target) -> str | None:
     """Why ``ops.verify_attention`` cannot serve this target; None if it can."""
-    for shape in target.kv_shapes:
+    for shape in target.kv_shapes.values():
         if shape.key_dim != shape.value_dim:
             return f"keys of width {shape.key_dim} and values of width {shape.value_dim}"
     return None
@@ -83,7 +82,9 @@ def attention_workspace(
 ) -> Tensor | None:
     """One for the layers of all tiers: they run one after the other."""
     batch_size = max(tier.num_requests for tier in tiers.tiers)
-    shape = target.kv_shapes[0]
+    shape = next(iter(target.kv_shapes.values()), None)
+    if shape is None:
+        return None
     return ops.verify_attention_workspace(
         batch_size,
         tiers.width,
