@@ -110,4 +110,3 @@ def draw(chains: Sequence[EagleChain], shape: TreeShape, sampler: TreeSampler) -
             parents = rows[index].expand(len(chains), -1)
             frontier.descend(levels[-1][:, index], parents)
     return torch.cat(levels, 1)
-
