@@ -231,18 +231,20 @@ def test_greedy_and_drawn_drafts_in_one_batch(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["safeailab", "llama2"])
-@pytest.mark.parametrize("drawn", [False, True])
-def test_trees_of_eagle(name: str, drawn: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("drawn", "budget"), [(False, 24), (True, 24), (False, 7)])
+def test_trees_of_eagle(name: str, drawn: bool, budget: int, tmp_path: Path) -> None:
     """Greedy text is plain decoding's, alone and beside requests that sample."""
     model = load_drafter(CASES[name].write(tmp_path), DraftTarget.of(target()))
     assert isinstance(model, EagleModel)
     for params in ([MIXED[0]] * 3, MIXED):
-        drafter = TreeDrafter(model, 9, 3, 4, drawn=drawn)
+        drafter = TreeDrafter(model, 9, 3, 4, drawn=drawn, budget=budget)
         engine = Engine(target(), drafter, page_size=4, verify_width=9)
         places = [engine.add_request(*one) for one in zip(PROMPTS, params, strict=True)]
         out: dict[int, list[int]] = {place: [] for place in places}
         while engine.has_unfinished:
-            for output in engine.step():
+            outputs = engine.step()
+            assert sum(output.num_proposed for output in outputs) <= budget
+            for output in outputs:
                 assert output.status == Status.OK
                 assert output.num_proposed <= 8
                 out[output.request_id] += output.token_ids

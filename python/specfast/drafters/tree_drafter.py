@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import cast
 
 import torch
-from torch import Tensor
 
 from specfast import ops
 from specfast.drafters.base import DraftBatch, DraftRequest
@@ -14,11 +13,12 @@ from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle_chain import EagleChain
 from specfast.drafters.eagle_tree import draw, expand
 from specfast.drafters.trained import TrainedDrafter, draft_status
+from specfast.drafters.tree_choice import choose_nodes
 from specfast.drafters.tree_sampler import TreeSampler
 from specfast.drafters.tree_shape import TreeShape
 
 _MOST_CHILDREN = 32  # as ``ops.expand_frontier`` takes them
-_MOST_CANDIDATES = 8192  # as ``ops.select_and_build_tree`` takes them
+_MOST_CANDIDATES = 8192  # as ``ops.select_draft_tokens`` takes them
 
 
 class TreeDrafter(TrainedDrafter):
@@ -39,6 +39,11 @@ class TreeDrafter(TrainedDrafter):
     depth : int
         Levels behind the anchor at most; further limited by what requests may still emit.
     drawn : bool
+    budget : int, optional
+        Drafts of a round over the whole batch, the anchors not counted. The likeliest ones of all
+        requests are verified; trees that are drawn get equal shares, since what was drawn must not
+        decide. It may be changed from round to round; B (num_nodes - 1) <= 24576 with it. Absent:
+        every tree has ``num_nodes``.
 
     Raises
     ------
@@ -58,6 +63,7 @@ class TreeDrafter(TrainedDrafter):
         depth: int = 6,
         *,
         drawn: bool = False,
+        budget: int | None = None,
     ) -> None:
         if not isinstance(model, EagleModel):
             raise ValueError(f"TreeDrafter: expected a model of EAGLE, got {type(model).__name__}")
@@ -69,6 +75,8 @@ class TreeDrafter(TrainedDrafter):
         ):
             if value < least:
                 raise ValueError(f"TreeDrafter: expected {name} >= {least}, got {value}")
+        if budget is not None and budget < 0:
+            raise ValueError(f"TreeDrafter: expected budget >= 0, got {budget}")
         if topk > _MOST_CHILDREN:
             raise ValueError(f"TreeDrafter: expected topk <= {_MOST_CHILDREN}, got {topk}")
         self.num_nodes = num_nodes
@@ -81,15 +89,19 @@ class TreeDrafter(TrainedDrafter):
             )
         self.depth = depth
         self.drawn = drawn
+        self.budget = budget
 
     def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
         num_nodes = min(self.num_nodes, verify_width)
         # The bonus comes on top of the deepest path.
         limits = [max(0, min(self.depth, request.tokens_left - 1)) for request in requests]
+        draws = self.drawn and any(not request.params.is_greedy for request in requests)
+        if draws and self.budget is not None:
+            num_nodes = min(num_nodes, 1 + self.budget // len(requests))
         depth = min(max(limits, default=0), num_nodes - 1)
-        if depth == 0:
+        if depth == 0 or self.budget == 0:
             return DraftBatch.from_lists(requests, [[] for _ in requests])
-        if self.drawn and any(not request.params.is_greedy for request in requests):
+        if draws:
             return self._draw(requests, num_nodes, depth, limits)
         return self._expand(requests, num_nodes, depth, limits)
 
@@ -100,21 +112,21 @@ class TreeDrafter(TrainedDrafter):
         prefix_lens = torch.tensor(
             [len(r.token_ids) - 1 for r in requests], dtype=torch.int32, device=self.model.device
         )
-        tree = ops.select_and_build_tree(
+        deepest = torch.minimum(candidates.num_usable, candidates.num_usable.new_tensor(limits))
+        num_nodes = min(num_nodes, candidates.scores.shape[1] + 1)
+        nodes = choose_nodes(candidates, self.topk, num_nodes, deepest, self.budget)
+        tree = ops.build_tree(
             self._anchors(requests)[:, 0],
-            candidates.scores,
-            candidates.tokens,
+            candidates.tokens.gather(1, nodes.index.long()),
             candidates.parent_list,
+            nodes.index,
             prefix_lens,
             topk=self.topk,
-            num_nodes=min(num_nodes, candidates.scores.shape[1] + 1),
-            mask_mode="bits",
         )
-        depths = tree.positions - prefix_lens[:, None]
-        lens = _verify_lens(depths, candidates.num_usable, limits)
+        lens: list[int] = nodes.verify_lens.tolist()
         usable = candidates.num_usable.tolist()
         status = draft_status([min(limit, depth) for limit in limits], usable)
-        return DraftBatch(tree.draft_tokens.int(), lens, tree.parents.int(), status=status)
+        return DraftBatch(tree.draft_tokens.int(), lens, tree.parents, status=status)
 
     def _draw(
         self, requests: Sequence[DraftRequest], num_nodes: int, depth: int, limits: list[int]
@@ -124,12 +136,14 @@ class TreeDrafter(TrainedDrafter):
         tokens = draw(self._eagle_chains(requests), shape, sampler)
         rows = torch.tensor(shape.row_of_node(len(requests)), dtype=torch.int32, device=device)
         parents = torch.tensor(shape.parents, dtype=torch.int32, device=device)
-        depths = torch.tensor(shape.depths, device=device).expand(len(requests), -1)
         usable = sampler.num_usable()
+        deepest = torch.minimum(usable, usable.new_tensor(limits))
+        # Nodes come level after level.
+        lens = (torch.tensor(shape.depths, device=device) <= deepest[:, None]).sum(1)
         wanted = [min(limit, len(shape.levels)) for limit in limits]
         return DraftBatch(
             torch.cat([self._anchors(requests), tokens], 1).int(),
-            _verify_lens(depths, usable, limits),
+            lens.tolist(),
             parents.repeat(len(requests), 1),
             sampler.proposal(rows, self.model.weights.get("d2t")),
             status=draft_status(wanted, usable.tolist()),
@@ -137,10 +151,3 @@ class TreeDrafter(TrainedDrafter):
 
     def _eagle_chains(self, requests: Sequence[DraftRequest]) -> list[EagleChain]:
         return [cast(EagleChain, self._chains[request.request_id]) for request in requests]
-
-
-def _verify_lens(depths: Tensor, num_usable: Tensor, limits: list[int]) -> list[int]:
-    """Nodes of each tree, level after level, within its limit and above what was unusable."""
-    deepest = torch.minimum(num_usable, num_usable.new_tensor(limits))
-    lens: list[int] = (depths <= deepest[:, None]).sum(1).tolist()
-    return lens
