@@ -26,7 +26,7 @@ SIZES = Sizes(
     hidden=HIDDEN,
     inner=2,
     heads=2,
-    kv_heads=2,
+    kv_heads=1,
     head_dim=VOCAB,
     vocab=VOCAB,
     draft_vocab=VOCAB,
@@ -65,15 +65,15 @@ def layer(distances: tuple[int, int], first: float = 1.0) -> Tensors:
     half = VOCAB // 2
     angles = SIZES.theta ** (-np.arange(half) / half)
     queries = [[np.cos(distance * angles), -np.sin(distance * angles)] for distance in distances]
-    keys = [[np.ones(half), np.zeros(half)]] * 2
+    key = [np.ones(half), np.zeros(half)]
     token = np.eye(VOCAB, HIDDEN)
     # The channels of any token add up to the same.
     any_token = token.sum(0)
     logits = np.concatenate([first * says(1), says(2)], 1)
     return {
         "self_attn.q_proj.weight": SHARPNESS * np.outer(np.ravel(queries), any_token),
-        "self_attn.k_proj.weight": np.outer(np.ravel(keys), any_token),
-        "self_attn.v_proj.weight": np.concatenate([token, token]),
+        "self_attn.k_proj.weight": np.outer(np.ravel(key), any_token),
+        "self_attn.v_proj.weight": token,
         "self_attn.o_proj.weight": np.concatenate([np.zeros_like(logits), logits]),
         "mlp.gate_proj.weight": np.zeros((SIZES.inner, HIDDEN)),
         "mlp.up_proj.weight": np.zeros((SIZES.inner, HIDDEN)),

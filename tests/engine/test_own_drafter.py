@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,37 +15,48 @@ from specfast.drafters import DraftTarget, TrainedDrafter, eagle_chain, load_dra
 from specfast.drafters.dflash import BlockContext, DFlashModel
 from specfast.drafters.eagle_chain import EagleChain
 from specfast.drafters.layers import LayerCache
-from specfast.engine import Engine
+from specfast.engine import Engine, RoundOutput
 from torch import Tensor
 
 # The first row that looks back has to find more than the first token, of which EAGLE has no pair.
 PROMPTS = [[token % VOCAB for token in random_prompt(n, seed=n)] for n in (FAR + 1, 40)]
+DEPTH = BLOCK - 1
 
 
 def rounds_of(
     family: str,
     path: Path,
-    num_rounds: int,
-    width: int = BLOCK,
+    depths: Sequence[int],
     prompts: list[list[int]] = PROMPTS,
     drafted_near: int | None = None,
 ) -> list[tuple[int, int]]:
-    """(accepted, proposed) of so many rounds of each prompt, if all of them accept everything."""
+    """(accepted, proposed) of each round, drafts of round r going ``depths[r]`` deep.
+
+    There are as many rounds as depths if all of them accept everything; else the last depth holds.
+    """
     near = FAMILIES[family]
     target = echo_target(near)
     checkpoint = echo_drafter(family, path, drafted_near or near)
     drafter = TrainedDrafter(load_drafter(checkpoint, DraftTarget.of(target)))
-    num_tokens = 1 + width * num_rounds
+    num_tokens = 1 + sum(depths) + len(depths)
     engine = Engine(
         target,
         drafter,
-        verify_width=width,
+        verify_width=BLOCK,
         max_batch_size=len(prompts),
         page_size=64,
         num_pages=sum(-(-(len(prompt) + num_tokens) // 64) for prompt in prompts),
     )
+    rounds: Counter[int] = Counter()
+
+    def next_depth(output: RoundOutput) -> None:
+        # The prefill comes first.
+        number = rounds[output.request_id]
+        drafter.num_drafts = depths[min(number, len(depths) - 1)]
+        rounds[output.request_id] += 1
+
     params = SamplingParams(max_new_tokens=num_tokens)
-    generations = engine.generate(prompts, params)
+    generations = engine.generate(prompts, params, next_depth)
     for generation in generations:
         text = generation.prompt_ids + generation.token_ids
         assert echoed(text[:-1], near)[-len(generation.token_ids) :] == generation.token_ids
@@ -52,30 +65,27 @@ def rounds_of(
 
 
 def accepts_everything(
-    family: str,
-    path: Path,
-    num_rounds: int,
-    width: int = BLOCK,
-    prompts: list[list[int]] = PROMPTS,
+    family: str, path: Path, depths: Sequence[int], prompts: list[list[int]] = PROMPTS
 ) -> None:
-    rounds = rounds_of(family, path, num_rounds, width, prompts)
-    assert rounds == [(width - 1, width - 1)] * (num_rounds * len(prompts))
+    rounds = rounds_of(family, path, depths, prompts)
+    assert rounds == [(depth, depth) for depth in depths] * len(prompts)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_accepts_everything(family: str, tmp_path: Path) -> None:
-    accepts_everything(family, tmp_path, 100)
+    accepts_everything(family, tmp_path, [DEPTH] * 100)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_accepts_everything_after_ten_thousand_rounds(family: str, tmp_path: Path) -> None:
-    """Of one request, whose context grows to 30 000 tokens."""
-    accepts_everything(family, tmp_path, 10_000, 3, PROMPTS[:1])
+    """Of one request; they are short until the last hundred, for their contexts are long."""
+    accepts_everything(family, tmp_path, [1] * 9900 + [DEPTH] * 100, PROMPTS[:1])
 
 
 def test_one_that_knows_less_does_not(tmp_path: Path) -> None:
-    rounds = rounds_of("eagle3", tmp_path, 10, drafted_near=2)
+    rounds = rounds_of("eagle3", tmp_path, [DEPTH] * 10, drafted_near=2)
     assert any(0 < accepted < proposed for accepted, proposed in rounds)
 
 
@@ -86,9 +96,9 @@ class TestMutantsFail:
     LATE = 150
 
     def fails(self, family: str, path: Path) -> None:
-        accepts_everything(family, path / "first", 15, prompts=PROMPTS[1:])
+        accepts_everything(family, path / "first", [DEPTH] * 15, PROMPTS[1:])
         with pytest.raises(AssertionError):
-            accepts_everything(family, path / "late", 25, prompts=PROMPTS[1:])
+            accepts_everything(family, path / "late", [DEPTH] * 25, PROMPTS[1:])
 
     def test_positions_come_to_an_end(
         self, family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
