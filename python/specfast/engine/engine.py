@@ -22,6 +22,7 @@ from specfast.engine.rank_agreement import RankAgreement
 from specfast.engine.request_pages import RequestPages
 from specfast.engine.requests import Generation, Request, RoundOutput
 from specfast.engine.round_outputs import round_outputs, until_stop_string
+from specfast.engine.round_plan import HostPlan, planner_for
 from specfast.engine.run_ahead import RunAhead
 from specfast.engine.state_adapter import StateAdapter
 from specfast.engine.state_pool import StatePool
@@ -30,7 +31,7 @@ from specfast.engine.verified_round import VerifiedRound
 from specfast.engine.verifier import Verifier
 from specfast.engine.verify_graphs import VerifyGraphs
 from specfast.engine.verify_tiers import VerifyTiers
-from specfast.planner import Planning, Tiers
+from specfast.planner import Planning
 from specfast.sampling_params import SamplingParams
 
 
@@ -70,8 +71,7 @@ class Engine:
         :class:`~specfast.engine.verify_graphs.VerifyGraphs`). Absent: every round is laid out by
         itself and runs kernel by kernel.
     planning : Planning, optional
-        How many drafts a round verifies, where ``drafter`` drafts on the device and has
-        confidences; needs ``tiers``. Absent: all.
+        How many drafts a round verifies, where ``drafter`` has confidences; needs ``tiers``.
     state_adapter : StateAdapter, optional
         Knows the states of a target with recurrent layers, which is refused without one. Drafts
         for such a target are chains.
@@ -151,6 +151,7 @@ class Engine:
         )
         self.graphs: VerifyGraphs | None = None
         self._ahead: RunAhead | None = None
+        self._host_plan: HostPlan | None = None
         if tiers is not None:
             self.graphs = VerifyGraphs(
                 self.target,
@@ -163,15 +164,13 @@ class Engine:
                 plan_mode="static" if planning is None else planning.mode,
                 state_pool=self.state_pool,
             )
+            planner = planner_for(planning, tiers, max_batch_size, self.target.device)
             if isinstance(self.drafter, DeviceDrafter) and agreement is None:
-                planner = None
-                if planning is not None:
-                    rows = Tiers(tier.num_rows for tier in tiers.tiers)
-                    device = self.target.device
-                    planner = planning.planner(max_batch_size, tiers.width - 1, rows, device)
                 self._ahead = RunAhead(
                     self.graphs, self.drafter.begin, self._pages.reserve, planner
                 )
+            elif planner is not None:
+                self._host_plan = HostPlan(planner, tiers.width - 1)
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._intake = RequestIntake(
@@ -325,6 +324,8 @@ class Engine:
             max(1, min(wanted, draft.tokens.shape[1], self.context_length - prefix_len))
             for wanted, prefix_len in zip(draft.verify_lens, prefix_lens, strict=True)
         ]
+        if self._host_plan is not None:
+            draft, verify_lens = self._host_plan.cut(requests, draft, verify_lens)
         if self._agreement is not None:
             verify_lens = agreed_lens(self._agreement, verify_lens, self.target.device)
         for request, prefix_len, rows in zip(requests, prefix_lens, verify_lens, strict=True):

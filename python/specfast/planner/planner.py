@@ -41,6 +41,7 @@ class VerifyPlan:
 class Planning:
     """How an engine plans its rounds; see :class:`VerifyPlanner`.
 
+    mode : "cap-accept" is for drafters on the device
     lag : rounds between the survivals of a round and the budget that they decide
     """
 

@@ -1,0 +1,70 @@
+"""The planner of an engine's rounds, and rounds that are planned on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch.nn.functional import pad
+
+from specfast.drafters.base import DraftBatch
+from specfast.engine.requests import Request
+from specfast.engine.verify_tiers import VerifyTiers
+from specfast.planner import Planning, Tiers, VerifyPlanner
+
+
+def planner_for(
+    planning: Planning | None, tiers: VerifyTiers, max_batch_size: int, device: torch.device
+) -> VerifyPlanner | None:
+    """Of requests in ``max_batch_size`` slots; a row count of any batch size is a tier of it."""
+    if planning is None:
+        return None
+    rows = Tiers(tier.num_rows for tier in tiers.tiers)
+    return planning.planner(max_batch_size, tiers.width - 1, rows, device)
+
+
+class HostPlan:
+    """Cuts what a drafter on the host has drafted to what pays, before the round is laid out.
+
+    The budget comes from survivals of earlier rounds and is spread by those of this one, so that no
+    cut depends on a token that it cuts. Drafts without confidences, and wider ones than the planner
+    knows, stay as they are.
+
+    Raises ValueError for a planner whose rows are not those that accept looks at.
+    """
+
+    def __init__(self, planner: VerifyPlanner, num_drafts: int) -> None:
+        if planner.mode == "cap-accept":
+            raise ValueError(
+                'Engine: expected planning "static" or "compact" for a drafter on the host, got '
+                '"cap-accept"'
+            )
+        self._planner = planner
+        self._num_drafts = num_drafts
+
+    def cut(
+        self, requests: Sequence[Request], draft: DraftBatch, max_lens: Sequence[int]
+    ) -> tuple[DraftBatch, list[int]]:
+        """The rows of each request, at most ``max_lens``; the draft gets the status of the plan."""
+        if draft.confidence is None or draft.confidence.shape[1] > self._num_drafts:
+            return draft, list(max_lens)
+        missing = self._num_drafts - draft.confidence.shape[1]
+        rows = [request.slot for request in requests]
+        generations = [request.request_id + 1 for request in requests]
+        plan = self._planner.plan(rows, generations, max_lens)
+        device, temperatures = draft.confidence.device, draft.temperatures
+        schedule = self._planner.schedule(
+            plan,
+            # What nobody drafted is beyond `max_lens`, and survives with 0.
+            pad(draft.confidence, (0, missing), value=0.0),
+            form=draft.confidence_form,
+            temperatures=None if temperatures is None else pad(temperatures, (0, missing), value=1),
+            max_lens=torch.tensor(max_lens, dtype=torch.int32, device=device),
+        )
+        places = torch.tensor(rows, device=device)
+        self._planner.publish(schedule, places, rows, generations)
+        lens, flags = torch.stack([schedule.verify_lens, schedule.status]).tolist()
+        met = draft.status or [0] * len(flags)
+        status = [one | other for one, other in zip(met, flags, strict=True)]
+        return replace(draft, status=status), lens
