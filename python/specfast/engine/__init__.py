@@ -1,5 +1,6 @@
 """A small engine: continuous batching over a transformers target and a paged KV pool."""
 
+from specfast.engine.cache_states import CacheStates
 from specfast.engine.engine import Engine
 from specfast.engine.rank_agreement import RankAgreement, Site
 from specfast.engine.requests import Generation, RoundOutput
@@ -7,6 +8,7 @@ from specfast.engine.state_adapter import ChainRows, StateAdapter, StateItem
 from specfast.engine.verify_tiers import VerifyTier, VerifyTiers
 
 __all__ = [
+    "CacheStates",
     "ChainRows",
     "Engine",
     "Generation",
