@@ -67,6 +67,14 @@ class ScalarBias {
     }
   }
 
+  // Where a row's embedding can be written one number after the other.
+  struct Embeddings {
+    float* rows;
+    int stride;
+    __device__ void put(int row, int k, W value) const { rows[row * stride + k] = to_float(value); }
+  };
+  __device__ Embeddings embeddings() const { return {embedded_, rank_}; }
+
   __device__ void add(const BiasStep<T, W>& in, RowMaxima& maxima) {
     int32_t threads = gridDim.x * blockDim.x;
     for (int row = 0; row < in.num_rows; ++row) {
@@ -131,6 +139,15 @@ class TensorCoreBias {
       embedded_[row * embedded_stride_ + i] =
           embedding != nullptr ? __ldg(words + i) : uint4{0, 0, 0, 0};
     }
+  }
+
+  struct Embeddings {
+    BFloat16* rows;
+    int stride;
+    __device__ void put(int row, int k, BFloat16 value) const { rows[row * stride + k] = value; }
+  };
+  __device__ Embeddings embeddings() const {
+    return {reinterpret_cast<BFloat16*>(embedded_), 8 * embedded_stride_};
   }
 
   __device__ __forceinline__ void add(const BiasStep<T, BFloat16>& in, RowMaxima& maxima) {

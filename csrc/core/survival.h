@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/mass.h"
+#include "core/sigmoid.h"
 #include "core/status.h"
 
 namespace specfast {
@@ -11,14 +11,6 @@ enum class ConfidenceForm : int32_t {
   kConfidence,  // probability that it accepts this draft once it has accepted those before it
   kLogits,      // logit of that probability, before its temperature
 };
-
-// 1 / (1 + exp(-x / temperature)) from operations that round the same everywhere.
-SPECFAST_HD float sigmoid(float x, float temperature) {
-  float t = x / temperature;
-  if (t != t) return t;
-  float e = exp2_or_zero(-fabsf(t) * 0x1.715476p+0f);
-  return (t < 0.0f ? e : 1.0f) / (1.0f + e);
-}
 
 // The survivals of one chain, one draft after the other. They never rise, whatever is given: a
 // number that is no probability counts as the nearest one that is, NaN and a logit without a legal
@@ -31,7 +23,7 @@ class SurvivalChain {
     float value = given;
     if (form_ == ConfidenceForm::kLogits) {
       bool has_temperature = temperature > 0.0f && temperature < INFINITY;
-      value = has_temperature ? sigmoid(given, temperature) : NAN;
+      value = has_temperature ? sigmoid(given / temperature) : NAN;
     }
     bool probability = value >= 0.0f && value <= 1.0f;
     if (!probability) {

@@ -12,11 +12,13 @@ class SerialBlock {
       : p_(p), row_(p.vocab_size, 0), embedded_(p.rank) {
     row_.place(team_, 0);
     row_.logits.divide(team_);
+    mixer_.place(team_, p.head, p.rank, 1);
   }
 
   void run(int32_t b) {
     MarkovRequest request = MarkovRequest::load(p_, b);
     int64_t previous = p_.anchors[b];
+    mixer_.forget(team_, 1);
     for (int32_t step = 0; step < p_.num_steps; ++step) {
       if (request.padded) {
         write_markov_draw(p_, b, step, MarkovDraw::none(), kStatusOk);
@@ -26,7 +28,8 @@ class SerialBlock {
           static_cast<T*>(p_.logits) + b * p_.request_stride + int64_t{step} * p_.step_stride;
       int32_t status = request.sampling.status;
       if (previous >= 0 && previous < p_.num_embeddings) {
-        correct(previous, logits);
+        embed(previous, int64_t{b} * p_.num_steps + step);
+        correct(logits);
       } else {
         status |= kBadToken;
       }
@@ -37,9 +40,13 @@ class SerialBlock {
   }
 
  private:
-  void correct(int64_t previous, T* logits) {
+  void embed(int64_t previous, int64_t step) {
     const W* embedding = static_cast<const W*>(p_.w1) + previous * p_.rank;
-    for (int32_t k = 0; k < p_.rank; ++k) embedded_[k] = to_float(embedding[k]);
+    auto put = [&](int32_t k, W value) { embedded_[k] = to_float(value); };
+    if (p_.head.kind != MarkovKind::kVanilla) return mixer_.mix(team_, 0, embedding, step, put);
+    for (int32_t k = 0; k < p_.rank; ++k) put(k, embedding[k]);
+  }
+  void correct(T* logits) {
     const W* weights = static_cast<const W*>(p_.w2);
     for (int64_t id = 0; id < p_.vocab_size; ++id) {
       float bias = weighted_sum(weights + id * p_.rank, embedded_.data(), p_.rank);
@@ -50,6 +57,7 @@ class SerialBlock {
   const MarkovBlockParams& p_;
   SerialTeam team_;
   RowDistribution<RowForm<T, false, true>> row_;
+  MarkovMixer<W> mixer_;
   std::vector<float> embedded_;
 };
 

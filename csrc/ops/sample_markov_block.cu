@@ -4,6 +4,9 @@
 // read again, by a cluster each. A step reads w2 (2 r V bytes, of which a part stays in shared
 // memory), and reads and writes a row of logits per request. Small batches wait for w2, large ones
 // for w2 and logits.
+//
+// What a gated or recurrent head makes of an embedding every CTA makes for itself, so that nobody
+// waits for it: 2 r^2 or 12 r^2 bytes from L2 per row, step and CTA.
 
 #include "core/device_team.cuh"
 #include "core/grid_barrier.cuh"
@@ -55,10 +58,33 @@ class SharedKeys {
   uint64_t* keys_;
 };
 
+// The embeddings of a step under a gated or recurrent head, a row after the other by the whole CTA.
+template <class W, class Embeddings>
+struct MixedRows {
+  const MarkovBlockParams& p;
+  MarkovMixer<W> mixer;
+  Embeddings embeddings;
+  const int64_t* previous;
+  uint64_t rows;       // bit b: row b has an embedding
+  int64_t first_step;  // of row 0, over all requests
+
+  template <class Team>
+  __device__ void run(Team& team) {
+    for (uint64_t left = rows; left != 0; left &= left - 1) {
+      int b = __ffsll(static_cast<long long>(left)) - 1;
+      const W* embedding = static_cast<const W*>(p.w1) + previous[b] * p.rank;
+      mixer.mix(team, b, embedding, first_step + int64_t{b} * p.num_steps,
+                [&](int32_t k, W value) { embeddings.put(b, k, value); });
+    }
+  }
+};
+
 template <class T, class Bias>
 class MarkovCta {
  public:
   using W = typename Bias::Weight;
+  // A mixed row costs each CTA so much that larger groups would not save anything.
+  static constexpr bool kMixes = Bias::kRows <= 16;
 
   __device__ MarkovCta(const MarkovBlockParams& p, RequestGroup group, const MarkovPlan& plan)
       : p_(p),
@@ -70,6 +96,10 @@ class MarkovCta {
     row_.place(team_, 0);
     bias_.place(team_, p.rank, plan.cached_units);
     bias_.hot_units = plan.hot_units;
+    if constexpr (kMixes) {
+      mixer_.place(team_, p.head, p.rank, Bias::kRows);
+      mixer_.forget(team_, Bias::kRows);
+    }
     row_.logits.divide(team_);
   }
 
@@ -77,7 +107,7 @@ class MarkovCta {
     load_requests();
     for (int step = 0; step < p_.num_steps; ++step) {
       __syncthreads();  // the tokens of the step before are known
-      embed();
+      embed(step);
       if (blockIdx.x == 0) keys_.clear(step + 1);
       if (threadIdx.x == 0) maxima().nan_rows = 0;
       __syncthreads();  // embeddings are here
@@ -137,7 +167,7 @@ class MarkovCta {
     has_sampled_ = sampled_ != 0;
   }
 
-  __device__ void embed() {
+  __device__ void embed(int step) {
     if (threadIdx.x < 32) {
       uint64_t biased = 0;
       for (int b = threadIdx.x; b < group_.count; b += 32) {
@@ -149,12 +179,24 @@ class MarkovCta {
       uint32_t high = __reduce_or_sync(~0u, static_cast<uint32_t>(biased >> 32));
       if (threadIdx.x == 0) rows().biased = static_cast<uint64_t>(high) << 32 | low;
     }
+    bool mixes = kMixes && p_.head.kind != MarkovKind::kVanilla;
     for (int b = threadIdx.x / 32; b < Bias::kRows; b += RowMaxima::kWarps) {
       bool good = b < group_.count && (here_ >> b & 1) != 0 && previous()[b] >= 0 &&
                   previous()[b] < p_.num_embeddings;
+      if (good && mixes) continue;
       const W* w1 = static_cast<const W*>(p_.w1);
       bias_.embed(b, good ? w1 + previous()[b] * p_.rank : nullptr);
     }
+    if constexpr (kMixes) {
+      if (mixes) embed_mixed(step);
+    }
+  }
+  __device__ void embed_mixed(int step) {
+    __syncthreads();  // which rows have a token before them is known
+    using Mixed = MixedRows<W, decltype(bias_.embeddings())>;
+    out_of_line_with_copy(Mixed{p_, mixer_, bias_.embeddings(), previous(), rows().biased,
+                                int64_t{group_.first} * p_.num_steps + step},
+                          team_, [](auto& mixed, auto& team) { mixed.run(team); });
   }
 
   __device__ T* logits(int b, int step) const {
@@ -221,6 +263,7 @@ class MarkovCta {
   ClusterTeam team_;
   RowDistribution<RowForm<T, false, true>, false, true> row_;
   Bias bias_;
+  MarkovMixer<W> mixer_;
   GridBarrier barrier_;
   SharedKeys keys_;
   uint64_t here_ = 0;
@@ -259,6 +302,7 @@ void launch_group(const MarkovBlockParams& p, RequestGroup group, MarkovShape sh
   ScratchSizer sizer;
   RowDistribution<RowForm<T, false, true>, false, true>(p.vocab_size, 0).place(sizer, 0);
   Bias().place(sizer, p.rank, 0);
+  MarkovMixer<typename Bias::Weight>().place(sizer, p.head, p.rank, Bias::kRows);
   int room = most_bytes - static_cast<int>(attributes.sharedSizeBytes + sizer.bytes()) - 64;
 
   LaunchShape launch_shape;
@@ -293,7 +337,9 @@ void launch_for(const MarkovBlockParams& p, cudaStream_t stream) {
     bool aligned =
         reinterpret_cast<uintptr_t>(p.w1) % 16 == 0 && reinterpret_cast<uintptr_t>(p.w2) % 16 == 0;
     if (p.rank % 32 == 0 && aligned) {
-      if (p.batch_size <= 16) return launch_groups<T, TensorCoreBias<T, 1, 2, 8>>(p, stream);
+      bool mixes = p.head.kind != MarkovKind::kVanilla;
+      if (p.batch_size <= 16 || mixes)
+        return launch_groups<T, TensorCoreBias<T, 1, 2, 8>>(p, stream);
       return launch_groups<T, TensorCoreBias<T, 4, 4, 2>>(p, stream);
     }
   }

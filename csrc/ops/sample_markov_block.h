@@ -1,14 +1,15 @@
 #pragma once
 
-#include "core/low_rank.h"
+#include "core/markov_head.h"
 #include "core/row_distribution.h"
 
 struct CUstream_st;
 
 namespace specfast {
 
-// Drafts of a block whose logits wait for the token before (the Markov head of DSpark): step by
-// step, logits += W2 * W1[previous token], in place, and a token is drawn from the sum.
+// Drafts of a block whose logits wait for the token before (the Markov heads of DSpark): step by
+// step, logits += W2 * mix(W1[previous token]), in place, and a token is drawn from the sum. What
+// mix does, and whether it keeps a state from step to step, says the head.
 struct MarkovBlockParams {
   int32_t batch_size;  // B
   int32_t num_steps;   // G >= 1
@@ -20,10 +21,11 @@ struct MarkovBlockParams {
   int64_t request_stride;  // elements
   int64_t step_stride;     // elements
 
-  const void* w1;              // [E, r] row of a token
-  const void* w2;              // [V, r]
-  FloatType weights_type;      // float32, or bfloat16
-  int32_t num_embeddings;      // E
+  const void* w1;          // [E, r] row of a token
+  const void* w2;          // [V, r]
+  FloatType weights_type;  // float32, or bfloat16
+  int32_t num_embeddings;  // E
+  MarkovHead head;
   IdView anchors;              // [B] token before the block; negative: a padded slot
   const int64_t* d2t;          // [V] target id of column i is i + d2t[i]; or null: i
   SamplingParams sampling;     // temperature, filters and seeds

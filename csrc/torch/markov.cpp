@@ -24,13 +24,40 @@ void check_weights(ArgChecks& args, const Tensor& w1, const Tensor& w2, MarkovBl
   p.num_embeddings = static_cast<int32_t>(args["E"]);
 }
 
+void check_head(ArgChecks& args, const std::string& kind, const OptionalTensor& projection,
+                const OptionalTensor& hidden_rows, MarkovBlockParams& p) {
+  args.require(kind == "vanilla" || kind == "gated" || kind == "rnn",
+               "expected kind \"vanilla\", \"gated\" or \"rnn\", got \"" + kind + "\"");
+  bool vanilla = kind == "vanilla";
+  args.require(projection.has_value() != vanilla && hidden_rows.has_value() != vanilla,
+               "expected projection and hidden_rows with kind \"gated\" and \"rnn\" and no other, "
+               "got kind \"" +
+                   kind + "\" " + (vanilla ? "with" : "without") + " one of them");
+  p.head.kind = vanilla           ? MarkovKind::kVanilla
+                : kind == "gated" ? MarkovKind::kGated
+                                  : MarkovKind::kRnn;
+  args.size("outputs", p.head.outputs() * args["r"]);
+  args.size("inputs", p.head.inputs() * args["r"]);
+  auto rows = args(projection, "projection").dtype(kWideFloats).shape({"outputs", "inputs"}).rows();
+  p.head.projection = rows.data<void>();
+  p.head.projection_stride = rows.row_stride();
+  args.require(vanilla || float_type(*projection) == p.weights_type,
+               "expected projection of the dtype of w1, got another");
+  p.head.hidden_rows = args(hidden_rows, "hidden_rows")
+                           .dtype(kFloat32)
+                           .shape({"B", "G", "outputs"})
+                           .contiguous()
+                           .data<float>();
+}
+
 template <Device device>
 void sample_markov_block(const Tensor& logits, const Tensor& w1, const Tensor& w2,
                          const Tensor& anchors, const Tensor& prefix_lens,
                          const OptionalTensor& d2t, const Tensor& temperature, const Tensor& seeds,
                          const OptionalTensor& top_k, const OptionalTensor& top_p,
                          const OptionalTensor& min_p, const Tensor& tokens, const Tensor& records,
-                         const Tensor& status, const OptionalTensor& workspace) {
+                         const Tensor& status, const OptionalTensor& workspace, std::string kind,
+                         const OptionalTensor& projection, const OptionalTensor& hidden_rows) {
   ArgChecks args("sample_markov_block", logits);
   MarkovBlockParams p{};
   p.logits =
@@ -45,6 +72,7 @@ void sample_markov_block(const Tensor& logits, const Tensor& w1, const Tensor& w
   p.vocab_size = checked_vocab_size(args, std::nullopt, "the number of columns V of logits",
                                     kMaxSampledVocabSize);
   check_weights(args, w1, w2, p);
+  check_head(args, kind, projection, hidden_rows, p);
   p.anchors = args(anchors, "anchors").dtype(kIds).shape({"B"}).contiguous().ids();
   p.prefix_lens =
       args(prefix_lens, "prefix_lens").dtype(kInt32).shape({"B"}).contiguous().data<int32_t>();
@@ -91,7 +119,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(specfast, m) {
       "sample_markov_block(Tensor(a!) logits, Tensor w1, Tensor w2, Tensor anchors, "
       "Tensor prefix_lens, Tensor? d2t, Tensor temperature, Tensor seeds, Tensor? top_k, "
       "Tensor? top_p, Tensor? min_p, Tensor(b!) tokens, Tensor(c!) records, Tensor(d!) status, "
-      "Tensor(e!)? workspace) -> ()");
+      "Tensor(e!)? workspace, str kind, Tensor? projection, Tensor? hidden_rows) -> ()");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(specfast, CPU, m) {

@@ -64,6 +64,18 @@ struct MarkovCase {
     workspace.assign(kMarkovWorkspaceWords, 0);
   }
 
+  // With a head whose weights are of any value, unlike those that are there already.
+  void mix_by(MarkovKind kind, unsigned seed) {
+    head.kind = kind;
+    std::mt19937 rng(seed);
+    std::normal_distribution<float> normal;
+    int outputs = head.outputs() * size.rank;
+    for (int i = 0; i < outputs * head.inputs() * size.rank; ++i) {
+      projection.push_back(rounded_to<W>(normal(rng) / 2));
+    }
+    for (int i = 0; i < size.batch * size.steps * outputs; ++i) hidden_rows.push_back(normal(rng));
+  }
+
   template <class Place>
   MarkovBlockParams params(Place place) const {
     MarkovBlockParams p{};
@@ -79,6 +91,12 @@ struct MarkovCase {
     p.w2 = place(w2);
     p.weights_type = sizeof(W) == 4 ? FloatType::kFloat32 : FloatType::kBFloat16;
     p.num_embeddings = num_embeddings;
+    p.head = head;
+    if (head.kind != MarkovKind::kVanilla) {
+      p.head.projection = place(projection);
+      p.head.projection_stride = head.inputs() * size.rank;
+      p.head.hidden_rows = place(hidden_rows);
+    }
     p.anchors = {place(anchors), false};
     p.d2t = d2t.empty() ? nullptr : place(d2t);
     p.sampling.temperature = place(temperature);
@@ -123,10 +141,11 @@ struct MarkovCase {
   int num_embeddings;
   bool filtered, greedy;
   std::vector<T> logits;
-  std::vector<W> w1, w2;
+  MarkovHead head{};
+  std::vector<W> w1, w2, projection;
   std::vector<int64_t> d2t, seeds;
   std::vector<int32_t> anchors, prefix_lens, top_k, tokens, status;
-  std::vector<float> temperature, top_p, min_p;
+  std::vector<float> temperature, top_p, min_p, hidden_rows;
   std::vector<RowRecord> records;
   std::vector<uint64_t> workspace;
 };

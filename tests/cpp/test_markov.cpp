@@ -83,6 +83,46 @@ TEST(markov_greedy_draws_from_the_largest_key) {
   }
 }
 
+// Embeddings of all steps of two requests, mixed by threads.
+std::vector<float> mix_on_threads(const MarkovBlockParams& p, int threads,
+                                  int dropped_barrier = -1) {
+  std::vector<float> mixed(2 * p.num_steps * p.rank);
+  ThreadTeam::run(
+      1, threads,
+      [&](ThreadTeam& team) {
+        MarkovMixer<float> mixer;
+        mixer.place(team, p.head, p.rank, 2);
+        mixer.forget(team, 2);
+        for (int32_t step = 0; step < p.num_steps; ++step) {
+          for (int32_t row = 0; row < 2; ++row) {
+            int64_t at = row * p.num_steps + step;
+            const float* embedding =
+                static_cast<const float*>(p.w1) + at % p.num_embeddings * p.rank;
+            mixer.mix(team, row, embedding, at,
+                      [&](int32_t k, float value) { mixed[at * p.rank + k] = value; });
+          }
+        }
+      },
+      dropped_barrier);
+  return mixed;
+}
+
+TEST(markov_heads_on_threads_equal_one_thread) {
+  for (MarkovKind kind : {MarkovKind::kGated, MarkovKind::kRnn}) {
+    for (unsigned seed = 0; seed < 4; ++seed) {
+      Case c({2, 4, 10, 5 + static_cast<int>(seed)}, seed, false);
+      c.mix_by(kind, seed);
+      CHECK(mix_on_threads(c.params(), 4) == mix_on_threads(c.params(), 1));
+    }
+  }
+}
+
+PLANTED_FAULT(markov_head_read_before_it_is_joined) {
+  Case c({2, 4, 10, 8}, 0, false);
+  c.mix_by(MarkovKind::kRnn, 0);
+  mix_on_threads(c.params(), 4, 2);
+}
+
 PLANTED_FAULT(markov_maxima_read_before_they_came) {
   Case c({1, 3, 1000, 16}, 0, false);
   c.anchors[0] = 0;

@@ -84,7 +84,7 @@ TEST(a_sigmoid_is_close_to_the_real_one) {
     float x = static_cast<float>(i) / 40;
     double exact = 1 / (1 + std::exp(-static_cast<double>(x) / 1.5));
     // Three roundings of the exponent, and those of its power and of the quotient.
-    CHECK(std::fabs(sigmoid(x, 1.5f) - exact) <= (4e-7 + 2e-7 * std::fabs(x / 1.5)) * exact);
+    CHECK(std::fabs(sigmoid(x / 1.5f) - exact) <= (4e-7 + 2e-7 * std::fabs(x / 1.5)) * exact);
   }
 }
 

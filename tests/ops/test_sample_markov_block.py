@@ -9,7 +9,7 @@ token   w1 = one-hot   w2 column: what it makes likely      anchor 2, zeros for 
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
 import torch
@@ -17,97 +17,26 @@ from accept_batches import int32, to_device
 from guards import assert_written_whole, unchanged
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from markov_batches import (
+    assert_equals_the_reference,
+    greedy,
+    hand_drawn,
+    random_call,
+    run,
+    strided_copy,
+)
 from registered_ops import assert_opcheck
-from sampled_batches import Dice, random_rules
+from sampled_batches import Dice
 from specfast import (
     Coins,
     DraftedBlock,
     Proposal,
     RowKind,
-    SamplingRules,
     Status,
     ops,
     reference,
 )
 from torch import Tensor
-
-DTYPES = [(torch.float32, torch.float32), (torch.float32, torch.bfloat16)]
-DTYPES += [(torch.bfloat16, torch.bfloat16)]
-
-
-def greedy(count: int, device: str = "cpu", temperature: float = 0.0, **options) -> SamplingRules:
-    seeds = torch.arange(count, dtype=torch.int64, device=device)
-    return SamplingRules(torch.full((count,), temperature, device=device), seeds, **options)
-
-
-def hand_drawn(device: str, temperature: float = 0.0, count: int = 1) -> dict:
-    w2 = torch.zeros(3, 3)
-    w2[1, 0] = w2[1, 1] = w2[0, 2] = 5
-    call = {
-        "logits": torch.zeros(count, 3, 3),
-        "w1": torch.eye(3),
-        "w2": w2,
-        "anchors": torch.full((count,), 2),
-        "sampling": greedy(count, temperature=temperature),
-        "prefix_lens": torch.zeros(count, dtype=torch.int32),
-    }
-    return {name: to_device(value, device) for name, value in call.items()}
-
-
-def random_call(seed: int, vocab: int, *, unsound: bool, rank: int | None = None) -> dict:
-    """Weights on a coarse grid: no sum is rounded, so that tensor cores have to agree as well."""
-    dice = Dice(seed)
-    batch, steps, embeddings = 3, int(dice.integers(1, 5)), int(dice.integers(1, 9))
-    rank = int(dice.some_of([1, 7, 8, 32, 64])) if rank is None else rank
-    dtype, weights = DTYPES[seed % 3]
-    logits = (dice.normal(batch, steps, vocab + 3) * 8).round() / 8
-    if unsound:
-        logits = dice.with_faults(logits, [math.nan, math.inf, -math.inf, -0.0], 0.1)
-        logits[dice.uniform(batch, steps) < 0.2] = math.nan
-        logits[dice.uniform(batch, steps) < 0.2] = -math.inf
-    rules = random_rules(dice, batch, batch, vocab, edits=False, unsound=unsound)
-    call = {
-        "logits": logits.to(dtype)[..., 1 : vocab + 1],
-        "w1": (dice.integers(-4, 5, embeddings, rank) / 8).to(weights),
-        "w2": (dice.integers(-4, 5, vocab, rank) / 4).to(weights),
-        "anchors": dice.integers(-1 if unsound else 0, embeddings + unsound, batch),
-        "sampling": replace(rules, token_bitmask=None),
-        "prefix_lens": dice.integers(-2 if unsound else 0, 50, batch),
-    }
-    if dice.happens(0.5):
-        call["anchors"] = call["anchors"].long()
-    if unsound or vocab > embeddings or dice.happens(0.3):
-        ids = dice.integers(-unsound, embeddings + unsound, vocab).long()
-        call["d2t"] = ids - torch.arange(vocab)
-    return call
-
-
-def run(call: dict, device: str, **more) -> tuple[DraftedBlock, Tensor]:
-    """The block and the logits as the call leaves them; ``call`` stays as it is."""
-    moved = {name: to_device(value, device) for name, value in call.items()}
-    moved["logits"] = strided_copy(call["logits"], device)
-    block = ops.sample_markov_block(**moved, **more)
-    return block, moved["logits"]
-
-
-def strided_copy(logits: Tensor, device: str) -> Tensor:
-    whole = torch.full((*logits.shape[:2], logits.shape[2] + 3), 7.0, dtype=logits.dtype)
-    whole = whole.to(device)
-    inner = whole[..., 1 : logits.shape[2] + 1]
-    inner.copy_(logits)
-    return inner
-
-
-def assert_equals_the_reference(call: dict, device: str) -> None:
-    got, left = run(call, device)
-    expected_logits = call["logits"].clone()
-    expected = reference.sample_markov_block(**{**call, "logits": expected_logits})
-    for name in ("status", "tokens"):
-        mine, theirs = getattr(got, name).cpu(), getattr(expected, name)
-        assert torch.equal(mine, theirs), f"{name}: expected\n{theirs}\ngot\n{mine}"
-    torch.testing.assert_close(left.cpu(), expected_logits, rtol=0, atol=0, equal_nan=True)
-    mine, theirs = got.records.packed.cpu(), expected.records.packed
-    assert torch.equal(mine, theirs), f"records: expected\n{theirs}\ngot\n{mine}"
 
 
 def test_each_draft_leads_to_the_next(device: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,8 @@ from specfast.ops._fakes import register_in_place
 from specfast.sampling import DraftedBlock, SamplingRules
 
 __all__ = ["markov_workspace", "sample_markov_block"]
+
+MarkovKind = Literal["vanilla", "gated", "rnn"]
 
 _WORKSPACE_WORDS = 392
 
@@ -45,15 +49,20 @@ def sample_markov_block(
     sampling: SamplingRules,
     prefix_lens: Tensor,
     *,
+    kind: MarkovKind = "vanilla",
+    projection: Tensor | None = None,
+    hidden_rows: Tensor | None = None,
     d2t: Tensor | None = None,
     out: DraftedBlock | None = None,
     workspace: Tensor | None = None,
 ) -> DraftedBlock:
     """Draft a block left to right, adding to each row of logits what the token before it says.
 
-    Step j of request b adds ``w2 @ w1[previous]`` to ``logits[b, j]``, in place, and draws a token
-    from the sum, which is the previous token of step j + 1; that of step 0 is the anchor. With the
-    corrected logits the records are the q of a chain's :class:`~specfast.Proposal`.
+    Step j of request b adds ``w2 @ x`` to ``logits[b, j]``, in place, where x is ``w1[previous]``,
+    and draws a token from the sum, which is the previous token of step j + 1; that of step 0 is the
+    anchor. A gated or recurrent head changes x first, by the hidden state of the row, and by a
+    state of r numbers that goes from step to step. With the corrected logits the records are the q
+    of a chain's :class:`~specfast.Proposal`.
 
     Parameters
     ----------
@@ -71,6 +80,17 @@ def sample_markov_block(
         be absent.
     prefix_lens : int32 [B]
         Committed KV length at this round. Counts the rounds for the random numbers.
+    kind : "vanilla" | "gated" | "rnn"
+        With z the sum of ``hidden_rows[b, j]`` and ``projection`` times what is known: "gated":
+        ``x * sigmoid(z)``, z of x. "rnn": the tanh of the last third of z, z of (state, x); the
+        state, zeros at first, becomes ``g * state + (1 - g) * tanh(second third)`` with g the
+        sigmoid of the first.
+    projection : dtype of w1 [r, r] | [3 r, 2 r], optional
+        With "gated" and "rnn": the columns of the head's projection for x, or for state and x. Any
+        row stride.
+    hidden_rows : float32 [B, G, r] | [B, G, 3 r], optional
+        With these: the projection's other columns times each row's hidden state, and its bias,
+        which no token has a part in.
     d2t : int64 [V], optional
         Target id of column i is i + d2t[i]; absent, i.
     out : DraftedBlock, optional
@@ -90,7 +110,8 @@ def sample_markov_block(
 
     Notes
     -----
-    Bad data never fails: a token without a row in ``w1`` adds nothing (BAD_TOKEN), rows and
+    Bad data never fails: a token without a row in ``w1`` adds nothing (BAD_TOKEN) and leaves the
+    state as it is, rows and
     parameters are treated as :func:`sample_rows` treats them.
     Numbers: sums are float32. Tokens and records follow from the corrected logits bit for bit as
     in :func:`sample_rows` with ``level`` j. The corrected logits are equal on CPU and CUDA, except
@@ -98,8 +119,8 @@ def sample_markov_block(
     sum may differ from the CPU's in its last bits; it is the same in any batch and slot.
     Devices: CPU, CUDA. Deterministic. Capturable with ``out`` and ``workspace``; one launch for 64
     requests, or for 16 outside the tensor cores. Cost: ``w2`` once per step and 64 requests, every
-    row of logits read and written once, sampled rows read once more. Source: the vanilla Markov
-    head of DSpark (DeepSpec).
+    row of logits read and written once, sampled rows read once more. Source: the Markov heads of
+    DSpark (DeepSpec).
 
     Examples
     --------
@@ -144,6 +165,9 @@ def sample_markov_block(
         out.records.packed,
         out.status,
         workspace,
+        kind,
+        projection,
+        hidden_rows,
     )
     out.records.edited = False
     return out

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from specfast.records import VerifySchedule, VerifyWindow
-from specfast.reference.distribution import weights
 from specfast.reference.float32 import f32
+from specfast.reference.sigmoid import sigmoid
 from specfast.status import Status
 
 ConfidenceForm = Literal["survival", "confidence", "logits"]
@@ -71,9 +71,7 @@ def _sigmoid(logits: Tensor, temperatures: Tensor | None) -> Tensor:
     if temperatures is None:
         temperatures = torch.ones(logits.shape[1])
     legal = (temperatures > 0) & (temperatures < math.inf)
-    t = torch.where(legal.cpu(), logits / temperatures.cpu(), math.nan)
-    e = weights(-t.abs(), 0.0, 1.0)
-    return torch.where(t.isnan(), t, torch.where(t < 0, e, 1.0) / (1.0 + e))
+    return sigmoid(torch.where(legal.cpu(), logits / temperatures.cpu(), math.nan))
 
 
 def _probability(value: float) -> tuple[float, Status]:
