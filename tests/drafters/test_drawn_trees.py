@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,19 @@ import pytest
 import torch
 from chi_square import assert_follows
 from drafters.by_formula import Array
-from drafters.small_vocabulary import ANCHOR, VOCAB, SmallDrafter, observe, streams
+from drafters.small_vocabulary import (
+    ANCHOR,
+    PROMPT,
+    VOCAB,
+    SmallDrafter,
+    Stream,
+    observe,
+    streams,
+)
 from drafters.test_drawn_chains import LENGTH, PARAMS, target_law, target_table, text_law
 from specfast import RowRecord, ops
 from specfast.drafters import TreeDrafter
+from specfast.drafters.base import DraftBatch
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.sampling import sampling_rules
 from specfast.drafters.tree_sampler import TreeSampler
@@ -68,20 +78,18 @@ def round_law(small: SmallDrafter) -> dict[tuple[int, ...], float]:
     return law
 
 
-def check(name: str, path: Path) -> None:
-    small = SmallDrafter.of(name, path)
-    assert isinstance(small.model, EagleModel)
-    drafter = TreeDrafter(small.model, NUM_NODES, TOPK, DEPTH, drawn=True)
-    requests = streams(NUM_STREAMS, PARAMS)
+def rounds(
+    small: SmallDrafter, drafter: TreeDrafter, requests: list[Stream], rule: str
+) -> Iterator[tuple[DraftBatch, list[tuple[int, ...]]]]:
+    """What was drafted and what was emitted, until every text is long enough."""
     start = len(requests[0].token_ids)
-    observe(small, drafter, requests, [start - 1] * NUM_STREAMS)
-    first: Counter[tuple[int, ...]] | None = None
+    observe(small, drafter, requests, [start - 1] * len(requests))
     while min(len(request.token_ids) for request in requests) < start + LENGTH:
         batch = drafter.propose(requests, NUM_NODES)
         assert batch.parents is not None
-        assert batch.verify_lens == [NUM_NODES] * NUM_STREAMS
         lens = torch.tensor([len(r.token_ids) - 1 for r in requests], dtype=torch.int32)
-        tree = ops.tree_from_parents(batch.tokens, batch.parents, lens)
+        verify_lens = torch.tensor(batch.verify_lens, dtype=torch.int32)
+        tree = ops.tree_from_parents(batch.tokens, batch.parents, lens, verify_lens=verify_lens)
         record = ops.accept_tree(
             batch.tokens,
             tree.retrieve_next_token,
@@ -89,9 +97,10 @@ def check(name: str, path: Path) -> None:
             lens,
             width=DEPTH + 1,
             target_logits=target_table()[batch.tokens.long()].flatten(0, 1),
-            rule="rejection",
+            rule=rule,
             sampling=sampling_rules(requests, torch.device("cpu")),
             proposal=batch.proposal,
+            verify_lens=verify_lens,
         )
         assert int(record.status.max()) == 0
         counts = record.commit_lens.tolist()
@@ -101,11 +110,25 @@ def check(name: str, path: Path) -> None:
         for request, tokens in zip(requests, emitted, strict=True):
             request.token_ids += tokens
         observe(small, drafter, requests, counts)
-        if first is None:
-            first = Counter(emitted)
-            assert_follows(first, round_law(small), f"{name}: first round")
-    texts = Counter(tuple(r.token_ids[start : start + LENGTH]) for r in requests)
-    assert_follows(texts, text_law(PARAMS), f"{name}: text")
+        yield batch, emitted
+
+
+def texts(requests: list[Stream]) -> Counter[tuple[int, ...]]:
+    """The first LENGTH tokens behind the anchor."""
+    start = len(PROMPT) + 1
+    return Counter(tuple(r.token_ids[start : start + LENGTH]) for r in requests)
+
+
+def check(name: str, path: Path) -> None:
+    small = SmallDrafter.of(name, path)
+    assert isinstance(small.model, EagleModel)
+    drafter = TreeDrafter(small.model, NUM_NODES, TOPK, DEPTH, drawn=True)
+    requests = streams(NUM_STREAMS, PARAMS)
+    for number, (batch, emitted) in enumerate(rounds(small, drafter, requests, "rejection")):
+        assert batch.verify_lens == [NUM_NODES] * NUM_STREAMS
+        if number == 0:
+            assert_follows(Counter(emitted), round_law(small), f"{name}: first round")
+    assert_follows(texts(requests), text_law(PARAMS), f"{name}: text")
 
 
 # A reduced vocabulary of four tokens, and all five.

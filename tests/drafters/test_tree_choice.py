@@ -6,18 +6,23 @@ candidates of two requests, k = 2          budget 3: .6 .5 .3     verify_lens 3 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from chi_square import assert_follows
 from drafters.checkpoints import make_target
-from drafters.small_vocabulary import Stream
+from drafters.small_vocabulary import SmallDrafter, Stream, streams
+from drafters.test_drawn_chains import PARAMS, text_law
+from drafters.test_drawn_trees import DEPTH, NUM_NODES, NUM_STREAMS, TOPK, rounds, texts
 from drafters.test_eagle_golden import ANCHOR, CASES, PROMPT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampled_batches import Dice
 from specfast import SamplingParams
 from specfast.drafters import TreeDrafter
+from specfast.drafters.base import DraftBatch
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle_tree import TreeCandidates
 from specfast.drafters.loader import load_drafter
@@ -131,6 +136,41 @@ def test_drawn_trees_share_a_budget_whatever_they_are(tmp_path: Path) -> None:
     assert rounds[0].verify_lens == [3, 3, 1]
     assert rounds[0].proposal is not None
     assert [batch.verify_lens for batch in rounds[1:]] == [[1, 1, 1]] * 2
+
+
+@pytest.mark.parametrize(("drawn", "rule"), [(False, "target_only"), (True, "rejection")])
+def test_texts_of_budgeted_rounds_have_the_law_of_the_target(
+    drawn: bool, rule: str, tmp_path: Path
+) -> None:
+    small = SmallDrafter.of("safeailab", tmp_path)
+    assert isinstance(small.model, EagleModel)
+    requests, budget = streams(NUM_STREAMS, PARAMS), 2 * NUM_STREAMS + 7
+    drafter = TreeDrafter(small.model, NUM_NODES, TOPK, DEPTH, drawn=drawn, budget=budget)
+    lens = set()
+    for batch, _ in rounds(small, drafter, requests, rule):
+        assert sum(batch.verify_lens) - NUM_STREAMS <= budget
+        lens |= set(batch.verify_lens)
+    assert (lens == {3}) == drawn
+    assert_follows(texts(requests), text_law(PARAMS), "text")
+
+
+def test_cutting_drawn_trees_by_what_was_drawn_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = TreeDrafter._draw
+
+    def mutant(self: TreeDrafter, *arguments: object) -> DraftBatch:
+        batch = draw(self, *arguments)  # type: ignore[arg-type]
+        return replace(batch, verify_lens=[1 + int(row[1] < 2) for row in batch.tokens.tolist()])
+
+    monkeypatch.setattr(TreeDrafter, "_draw", mutant)
+    small = SmallDrafter.of("safeailab", tmp_path)
+    requests = streams(NUM_STREAMS, PARAMS)
+    assert isinstance(small.model, EagleModel)
+    drafter = TreeDrafter(small.model, NUM_NODES, TOPK, DEPTH, drawn=True)
+    list(rounds(small, drafter, requests, "rejection"))
+    with pytest.raises(AssertionError, match="by chance once"):
+        assert_follows(texts(requests), text_law(PARAMS), "text")
 
 
 def test_a_bad_budget(tmp_path: Path) -> None:
