@@ -19,7 +19,8 @@ from drafters.block_files import (
 from drafters.block_formula import BlockFormula, markov_bias, selected
 from drafters.by_formula import Array
 from drafters.checkpoints import as_formula, make_target, vocabulary_map
-from specfast.drafters.dflash import BlockContext, DFlashModel
+from specfast.drafters.block_context import BlockContext, CachedContexts
+from specfast.drafters.dflash import DFlashModel
 from specfast.drafters.draws import ChainDrafts, DraftSampler
 from specfast.drafters.loader import load_drafter
 from torch import Tensor
@@ -40,7 +41,13 @@ def load(case: BlockCase, path: Path) -> tuple[DFlashModel, BlockFormula]:
 def draft(model: DFlashModel, context: BlockContext, anchor: int) -> ChainDrafts:
     """Greedy drafts of one request."""
     sampler = DraftSampler.greedy(1, torch.device("cpu"))
-    return model.draft([context], torch.tensor([anchor]), sampler).of_request(0)
+    num_drafts = model.block_spec.num_proposals
+    drafts = model.draft(only(context), torch.tensor([anchor]), num_drafts, sampler)
+    return drafts.of_request(0)
+
+
+def only(context: BlockContext) -> CachedContexts:
+    return CachedContexts([context], torch.device("cpu"))
 
 
 def random_taps(case: BlockCase, num_rows: int) -> Array:
@@ -58,10 +65,10 @@ def compare(case: BlockCase, path: Path) -> None:
         (0, NUM_PROMPT, ANCHORS[0]),
         (NUM_PROMPT, NUM_PROMPT + NUM_COMMITTED, ANCHORS[1]),
     ):
-        model.extend([context], torch.tensor(taps[None, start:end], dtype=torch.float32))
+        model.extend(only(context), torch.tensor(taps[None, start:end], dtype=torch.float32))
         rows = [formula.context(row) for row in taps[:end]]
         hidden = formula.block(rows, anchor, MASK, case.num_rows)
-        close(model.block([context], torch.tensor([anchor]))[0], hidden)
+        close(model.block(only(context), torch.tensor([anchor]))[0], hidden)
         drafts = draft(model, context, anchor)
         check_drafts(case, formula, hidden if case.from_anchor else hidden[1:], anchor, drafts)
         # Drafting leaves no rows behind.

@@ -157,6 +157,7 @@ class Stream:
     params: SamplingParams
     seed: int
     tokens_left: int = 100
+    slot: int = 0
 
 
 def streams(count: int, params: SamplingParams, first_seed: int = 10_007) -> list[Stream]:

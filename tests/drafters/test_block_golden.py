@@ -16,14 +16,16 @@ from drafters.block_comparison import (
     compare,
     draft,
     load,
+    only,
     random_taps,
 )
 from drafters.block_files import (
     MASK,
 )
+from specfast.drafters.block_context import BlockContext, Contexts, block_visibility
 from specfast.drafters.checkpoint.spec import SpanSpec
 from specfast.drafters.checkpoint.weights import Weights
-from specfast.drafters.dflash import BlockContext, DFlashModel, block_visibility
+from specfast.drafters.dflash import DFlashModel
 from specfast.drafters.draws import ChainDrafts, DraftSampler
 from specfast.drafters.dspark import DSparkModel, MarkovHead
 from specfast.drafters.layers import KeyRows, LayerCache
@@ -73,7 +75,7 @@ def shifted_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def opposite_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "specfast.drafters.dflash.block_visibility",
+        "specfast.drafters.block_context.block_visibility",
         lambda span, *positions: block_visibility(
             SpanSpec(not span.causal, span.window), *positions
         ),
@@ -145,8 +147,8 @@ def test_a_cache_that_is_cut_too_short_fails(
 
     def block() -> Tensor:
         context = model.new_context()
-        model.extend([context], torch.tensor(taps[None], dtype=torch.float32))
-        return model.block([context], torch.tensor([26]))[0]
+        model.extend(only(context), torch.tensor(taps[None], dtype=torch.float32))
+        return model.block(only(context), torch.tensor([26]))[0]
 
     close(block(), expected)
     kept_rows_change(monkeypatch, -1)
@@ -167,12 +169,13 @@ class TestMutantsOfTheHead:
 
         def uncorrected(
             self: DSparkModel,
-            contexts: Sequence[BlockContext],
+            contexts: Contexts,
             anchors: Tensor,
+            num_drafts: int,
             sampler: DraftSampler,
         ) -> ChainDrafts:
-            logits = self.logits(self.proposal_rows(self.block(contexts, anchors)))
-            return replace(draft(self, contexts, anchors, sampler), logits=logits)
+            logits = self.logits(self.draft_rows(contexts, anchors, num_drafts))
+            return replace(draft(self, contexts, anchors, num_drafts, sampler), logits=logits)
 
         monkeypatch.setattr(DSparkModel, "draft", uncorrected)
         self.fails(name, tmp_path)
@@ -219,8 +222,8 @@ def test_context_does_not_know_what_comes_later(name: str, tmp_path: Path) -> No
     model, _ = load(CASES[name], tmp_path)
     taps = torch.tensor(random_taps(CASES[name], 6), dtype=torch.float32)
     short, long = model.new_context(), model.new_context()
-    model.extend([short], taps[None, :4])
-    model.extend([long], taps[None])
+    model.extend(only(short), taps[None, :4])
+    model.extend(only(long), taps[None])
     for one, other in zip(short.layers, long.layers, strict=True):
         # Of a layer with a window the positions that both still have.
         first = other.length - other.num_rows

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from drafters.block_comparison import CASES, load
+from drafters.block_comparison import CASES, load, only
 from specfast import KvBuffer, KvLayout, ops
 from specfast.drafters.dflash import DFlashModel
 from specfast.drafters.layers import Rotary
@@ -69,7 +69,7 @@ def test_pages_hold_what_the_drafter_keeps(name: str, tmp_path: Path) -> None:
         )
         assert status.tolist() == [0, 0]
         for b, count in enumerate(commits):
-            model.extend(contexts[b : b + 1], taps[b : b + 1, :count])
+            model.extend(only(contexts[b]), taps[b : b + 1, :count])
         prefix_lens += torch.tensor(commits).int()
     for b, context in enumerate(contexts):
         length = int(prefix_lens[b])

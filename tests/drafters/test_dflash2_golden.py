@@ -14,6 +14,7 @@ from drafters.block_comparison import (
     compare,
     draft,
     load,
+    only,
     random_taps,
 )
 from drafters.block_files import (
@@ -22,7 +23,8 @@ from drafters.block_files import (
     both_ways_within,
 )
 from specfast.drafters import dflash2
-from specfast.drafters.dflash import BlockContext, DFlashModel
+from specfast.drafters.block_context import BlockContext
+from specfast.drafters.dflash import DFlashModel
 from specfast.drafters.dflash2 import DFlash2Model
 from torch import Tensor
 
@@ -37,7 +39,7 @@ class TestDFlash2:
         for seed in range(20):
             context = model.new_context()
             generator = torch.Generator().manual_seed(seed)
-            model.extend([context], torch.randn(1, 5, 36, generator=generator))
+            model.extend(only(context), torch.randn(1, 5, 36, generator=generator))
             differs += best_path(model, context, 26) != draft(model, context, 26).tokens.tolist()
         assert differs > 0
 
@@ -103,15 +105,15 @@ class TestDFlash2:
         contexts = (one.new_context(), two.new_context())
         anchors, blocks = torch.tensor([7]), []
         for model, context in zip((one, two), contexts, strict=True):
-            model.extend([context], taps[None])
-            blocks.append(model.block([context], anchors))
+            model.extend(only(context), taps[None])
+            blocks.append(model.block(only(context), anchors))
         assert torch.equal(*blocks)
         assert torch.equal(draft(one, contexts[0], 7).tokens, draft(two, contexts[1], 7).tokens)
 
 
 def best_path(model: DFlash2Model, context: BlockContext, anchor: int) -> list[int]:
     """What dynamic programming over all candidates would draft."""
-    hidden = model.proposal_rows(model.block([context], torch.tensor([anchor])))[0]
+    hidden = model.proposal_rows(model.block(only(context), torch.tensor([anchor])))[0]
     values, ids = dflash2._top_k(model.logits(hidden), model.selector.top_k)
     w = model.weights.linear("candidate_selector.hidden_projection", hidden)
     before = model.weights["candidate_selector.predecessor_codebook"]

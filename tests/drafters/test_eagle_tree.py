@@ -98,13 +98,13 @@ def test_equals_the_formulas(name: str, tmp_path: Path) -> None:
 
 
 def siblings_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    add = DraftedPairs.add
+    attend = DraftedPairs.attend
 
-    def mutant(self: DraftedPairs, keys: Tensor, values: Tensor, positions: Tensor) -> object:
+    def mutant(self: DraftedPairs, *rows: Tensor) -> Tensor:
         self.ancestors = None
-        return add(self, keys, values, positions)
+        return attend(self, *rows)
 
-    monkeypatch.setattr(DraftedPairs, "add", mutant)
+    monkeypatch.setattr(DraftedPairs, "attend", mutant)
 
 
 def parents_of_another_beam(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from engine.echo_models import BLOCK, FAMILIES, FAR, VOCAB, echo_drafter, echo_t
 from engine.models import random_prompt
 from specfast import SamplingParams
 from specfast.drafters import DraftTarget, TrainedDrafter, eagle_chain, load_drafter
-from specfast.drafters.dflash import BlockContext, DFlashModel
+from specfast.drafters.block_context import CachedContexts
 from specfast.drafters.eagle_chain import EagleChain
 from specfast.drafters.layers import LayerCache
 from specfast.engine import Engine, RoundOutput
@@ -103,16 +103,16 @@ class TestMutantsFail:
     def test_positions_come_to_an_end(
         self, family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        pair_counts, positions = eagle_chain.pair_counts, DFlashModel._positions
+        pair_counts, positions = eagle_chain.pair_counts, CachedContexts.positions
 
         def counts(chains: list[EagleChain]) -> Tensor:
             return pair_counts(chains).clamp(max=self.LATE)
 
-        def places(model: DFlashModel, contexts: list[BlockContext], num_rows: int) -> Tensor:
-            return positions(model, contexts, num_rows).clamp(max=self.LATE)
+        def places(contexts: CachedContexts, num_rows: int) -> Tensor:
+            return positions(contexts, num_rows).clamp(max=self.LATE)
 
         monkeypatch.setattr(eagle_chain, "pair_counts", counts)
-        monkeypatch.setattr(DFlashModel, "_positions", places)
+        monkeypatch.setattr(CachedContexts, "positions", places)
         self.fails(family, tmp_path)
 
     def test_a_cache_keeps_a_row_twice(

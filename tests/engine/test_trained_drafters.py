@@ -84,7 +84,7 @@ class CheckedDrafter(TrainedDrafter):
         for row, length, request in zip(batch.tokens, batch.verify_lens, requests, strict=True):
             own = row[1:length].tolist()
             if own:
-                assert own == self.from_scratch(request.token_ids, len(own))
+                assert own == from_scratch(self, request.token_ids, len(own))
                 self.num_checked += 1
             done = len(request.token_ids)
             (text,) = (text for text in texts() if text[:done] == request.token_ids)
@@ -92,13 +92,15 @@ class CheckedDrafter(TrainedDrafter):
             drafts.append([*true, *own][: len(own)])
         return DraftBatch.from_lists(requests, drafts)
 
-    def from_scratch(self, token_ids: list[int], num_drafts: int) -> list[int]:
-        with TapRecorder(target(), self.tap_layers) as recorder:
-            target()(torch.tensor([token_ids[:-1]]), use_cache=False)
-        chain = self.new_chain()
-        chain.extend(torch.tensor(token_ids[1:]), recorder.taps()[0])
-        tokens: list[int] = chain.draft(num_drafts).tokens.tolist()
-        return tokens
+
+def from_scratch(drafter: TrainedDrafter, token_ids: list[int], num_drafts: int) -> list[int]:
+    """What it drafts for a request that it has not seen before."""
+    with TapRecorder(target(), drafter.tap_layers) as recorder:
+        target()(torch.tensor([token_ids[:-1]]), use_cache=False)
+    chain = drafter.new_chain()
+    chain.extend(torch.tensor(token_ids[1:]), recorder.taps()[0])
+    tokens: list[int] = chain.draft(num_drafts).tokens.tolist()
+    return tokens
 
 
 class BushyDrafter(CheckedDrafter):

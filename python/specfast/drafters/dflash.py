@@ -10,25 +10,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from specfast.drafters.checkpoint.spec import BlockSpec, DrafterSpec, SpanSpec
+from specfast.drafters.block_context import BlockContext, CachedContexts, Contexts
+from specfast.drafters.checkpoint.spec import BlockSpec, DrafterSpec
 from specfast.drafters.checkpoint.weights import EMBEDDING, Weights
 from specfast.drafters.draws import ChainDrafts, DraftSampler
-from specfast.drafters.layers import Attention, KeyRows, LayerCache, Rotary, gated_mlp
-
-
-class BlockContext:
-    """Keys and values of the committed rows of one request, per layer; L rows before the anchor.
-
-    They are made of the target's taps and never change. A layer with a window keeps as many of them
-    as its block can see.
-    """
-
-    def __init__(self, spans: Sequence[SpanSpec]) -> None:
-        self.layers = [LayerCache(span.window) for span in spans]
-
-    @property
-    def length(self) -> int:
-        return self.layers[0].length
+from specfast.drafters.layers import Attention, Rotary, gated_mlp
 
 
 class BlockChain:
@@ -51,7 +37,7 @@ class BlockChain:
 
 def extend_block_chains(chains: Sequence[BlockChain], next_tokens: Tensor, taps: Tensor) -> None:
     """Commit rows of B requests, n each: ``next_tokens`` [B, n], ``taps`` [B, n, width]."""
-    chains[0].model.extend([chain.context for chain in chains], taps)
+    chains[0].model.extend(cached_contexts(chains), taps)
     for chain, anchor in zip(chains, next_tokens[:, -1].tolist(), strict=True):
         chain.anchor = anchor
 
@@ -59,14 +45,17 @@ def extend_block_chains(chains: Sequence[BlockChain], next_tokens: Tensor, taps:
 def draft_block_chains(
     chains: Sequence[BlockChain], num_drafts: int, sampler: DraftSampler
 ) -> ChainDrafts:
-    """At most ``num_drafts`` each: the blocks are whole, what they draft is cut."""
+    """At most ``num_drafts`` each."""
     anchors = [chain.anchor for chain in chains]
     if min(anchors) < 0:
         raise ValueError("draft_block_chains: expected chains with committed rows")
     model = chains[0].model
-    contexts = [chain.context for chain in chains]
-    drafts = model.draft(contexts, torch.tensor(anchors, device=model.device), sampler)
-    return drafts.first(num_drafts)
+    tokens = torch.tensor(anchors, device=model.device)
+    return model.draft(cached_contexts(chains), tokens, num_drafts, sampler)
+
+
+def cached_contexts(chains: Sequence[BlockChain]) -> CachedContexts:
+    return CachedContexts([chain.context for chain in chains], chains[0].model.device)
 
 
 class DFlashModel:
@@ -95,41 +84,32 @@ class DFlashModel:
     def new_context(self) -> BlockContext:
         return BlockContext(self.block_spec.spans)
 
-    def extend(self, contexts: Sequence[BlockContext], taps: Tensor) -> None:
-        """Commit rows: ``taps`` [B, n, width] of positions ``context.length`` onwards.
+    def extend(self, contexts: Contexts, taps: Tensor) -> None:
+        """Commit rows: ``taps`` [B, n, width] of the first n positions after each context.
 
         Rows of the anchor and of accepted drafts; never of a rejected draft, and not of the bonus,
         which has no taps yet.
         """
         rows = self.weights.norm("hidden_norm", self.weights.linear("fc", taps))
-        positions = self._positions(contexts, taps.shape[1])
+        positions = contexts.positions(taps.shape[1])
         for layer, attention in enumerate(self.attentions):
             # No input norm: that belongs to the rows of the block.
-            keys, values = attention.keys_values(rows, positions)
-            for b, context in enumerate(contexts):
-                context.layers[layer].append(keys[b], values[b])
+            contexts.append(layer, *attention.keys_values(rows, positions))
 
-    def block(self, contexts: Sequence[BlockContext], anchors: Tensor) -> Tensor:
+    def block(self, contexts: Contexts, anchors: Tensor) -> Tensor:
         """Hidden states [B, num_rows, hidden] of the anchors [B] and the masks behind them, normed.
 
-        Stores nothing: the rows of a block never become context.
+        The rows of a block never become context.
         """
         x = self._embedded(anchors)
-        positions = self._positions(contexts, self.block_spec.num_rows)
-        for layer, attention in enumerate(self.attentions):
-            caches = [context.layers[layer] for context in contexts]
-            span = self.block_spec.spans[layer]
+        positions = contexts.positions(self.block_spec.num_rows)
+        for layer in range(len(self.attentions)):
 
-            def attend(
-                rows: Tensor,
-                attention: Attention = attention,
-                caches: list[LayerCache] = caches,
-                span: SpanSpec = span,
-            ) -> Tensor:
-                keys_values = attention.keys_values(rows, positions)
-                past = KeyRows.behind(caches, *keys_values, positions)
-                visible = block_visibility(span, positions, past.positions)
-                return attention.attend(rows, positions, past, visible)
+            def attend(rows: Tensor, layer: int = layer) -> Tensor:
+                attention = self.attentions[layer]
+                queries = attention.queries(rows, positions)
+                keys, values = attention.keys_values(rows, positions)
+                return attention.output(contexts.attend(layer, queries, keys, values))
 
             def mlp(rows: Tensor, prefix: str = f"layers.{layer}.mlp.") -> Tensor:
                 return gated_mlp(self.weights, prefix, rows)
@@ -139,6 +119,13 @@ class DFlashModel:
             normed = self.weights.norm(f"layers.{layer}.post_attention_layernorm", x)
             x = x + self._sublayer(f"layers.{layer}.mlp_conv", normed, mlp)
         return self.weights.norm("norm", x)
+
+    def draft_rows(self, contexts: Contexts, anchors: Tensor, num_drafts: int) -> Tensor:
+        """The rows of the blocks that draft the first ``num_drafts``, [B, <= num_drafts, hidden].
+
+        Blocks are whole, whatever is drafted of them.
+        """
+        return self.proposal_rows(self.block(contexts, anchors))[:, :num_drafts]
 
     def proposal_rows(self, hidden: Tensor) -> Tensor:
         """Rows of the blocks that draft, in the order of their drafts: [B, num_proposals, ...]."""
@@ -153,10 +140,10 @@ class DFlashModel:
         return draft_ids + self.weights["d2t"][draft_ids] if "d2t" in self.weights else draft_ids
 
     def draft(
-        self, contexts: Sequence[BlockContext], anchors: Tensor, sampler: DraftSampler
+        self, contexts: Contexts, anchors: Tensor, num_drafts: int, sampler: DraftSampler
     ) -> ChainDrafts:
-        """The ``num_proposals`` tokens after each anchor [B]; changes nothing."""
-        logits = self.logits(self.proposal_rows(self.block(contexts, anchors)))
+        """At most ``num_drafts`` after each anchor [B], one per proposal of a block."""
+        logits = self.logits(self.draft_rows(contexts, anchors, num_drafts))
         tokens = torch.stack([sampler.draw(level) for level in logits.unbind(1)], 1)
         return ChainDrafts(self.target_ids(tokens), logits)
 
@@ -169,23 +156,6 @@ class DFlashModel:
         rows = [embedding[anchors][:, None], mask.expand(len(anchors), masks, -1)]
         return torch.cat(rows, 1) * self.block_spec.embedding_scale
 
-    def _positions(self, contexts: Sequence[BlockContext], num_rows: int) -> Tensor:
-        """int64 [B, num_rows] from the first position after each context."""
-        lengths = torch.tensor([context.length for context in contexts], device=self.device)
-        return lengths[:, None] + torch.arange(num_rows, device=self.device)
-
     def _sublayer(self, name: str, normed: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """What a sublayer adds to the residual; ``name`` is for those with convolutions."""
         return sublayer(normed)
-
-
-def block_visibility(span: SpanSpec, positions: Tensor, key_positions: Tensor) -> Tensor:
-    """Which keys [B, K], context and block, rows at ``positions`` [B, n] see: bool [B, n, K]."""
-    keys = key_positions[:, None]
-    distance = positions[..., None] - keys
-    visible = (keys >= 0).expand_as(distance)
-    if span.causal:
-        visible = visible & (distance >= 0)
-    if span.window is not None:
-        visible = visible & (distance.abs() < span.window)
-    return visible

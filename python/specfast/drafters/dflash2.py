@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from specfast.drafters.block_context import Contexts
 from specfast.drafters.checkpoint.spec import ConvolutionSpec, DrafterSpec, SelectorSpec
 from specfast.drafters.checkpoint.weights import Weights
-from specfast.drafters.dflash import BlockContext, DFlashModel
+from specfast.drafters.dflash import DFlashModel
 from specfast.drafters.draws import ChainDrafts, DraftSampler
 
 
@@ -24,13 +25,13 @@ class DFlash2Model(DFlashModel):
         self.selector: SelectorSpec = spec.selector
 
     def draft(
-        self, contexts: Sequence[BlockContext], anchors: Tensor, sampler: DraftSampler
+        self, contexts: Contexts, anchors: Tensor, num_drafts: int, sampler: DraftSampler
     ) -> ChainDrafts:
         """As :meth:`DFlashModel.draft`; each draft is one of its slot's candidates.
 
         ``logits`` are the scores of the candidates after the draft that was walked.
         """
-        hidden = self.proposal_rows(self.block(contexts, anchors))
+        hidden = self.draft_rows(contexts, anchors, num_drafts)
         values, candidates = _top_k(self.logits(hidden), self.selector.top_k)
         unary = values.float() * self.selector.output_multiplier
         if self.selector.softcap is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from specfast import ops
 from specfast.drafters.base import DraftRequest
 from specfast.drafters.sampling import sampling_rules
-from specfast.sampling import RowKind, RowRecord, SampledRows, SamplingRules
+from specfast.sampling import Proposal, RowKind, RowRecord, SampledRows, SamplingRules
 from specfast.status import Status
 
 UNUSABLE = Status.NAN_LOGITS | Status.EMPTY_SUPPORT
@@ -32,10 +32,6 @@ class ChainDrafts:
     logits: Tensor
     candidates: Tensor | None = None
     confidence: Tensor | None = None
-
-    def first(self, num_drafts: int) -> ChainDrafts:
-        """At most ``num_drafts`` of each request."""
-        return self._each(lambda values: values[:, :num_drafts])
 
     def of_request(self, b: int) -> ChainDrafts:
         return self._each(lambda values: values[b])
@@ -95,6 +91,16 @@ class DraftSampler:
         there.
         """
         return torch.stack(self._usable, 1).long().cumprod(1).sum(1)
+
+
+def proposal_of(drafts: ChainDrafts, sampler: DraftSampler, d2t: Tensor | None) -> Proposal:
+    """q of each request and level of ``drafts``, which ``sampler`` has drawn."""
+    rows = drafts.logits.flatten(0, 1)
+    records = RowRecord.of_levels(sampler.levels)
+    if drafts.candidates is not None:
+        ids = drafts.candidates.flatten(0, 1).int()
+        return Proposal(sparse_ids=ids, sparse_values=probabilities(rows, records))
+    return Proposal(logits=rows, records=records, d2t=d2t)
 
 
 def probabilities(rows: Tensor, records: RowRecord) -> Tensor:

@@ -5,14 +5,13 @@ DeepSpec's own DFlash files have this layout without the heads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
+from specfast.drafters.block_context import Contexts
 from specfast.drafters.checkpoint.spec import DrafterSpec
 from specfast.drafters.checkpoint.weights import Weights
-from specfast.drafters.dflash import BlockContext, DFlashModel
+from specfast.drafters.dflash import DFlashModel
 from specfast.drafters.draws import ChainDrafts, DraftSampler
 
 
@@ -24,13 +23,13 @@ class DSparkModel(DFlashModel):
         self.markov = None if spec.markov is None else MarkovHead(spec, weights)
 
     def draft(
-        self, contexts: Sequence[BlockContext], anchors: Tensor, sampler: DraftSampler
+        self, contexts: Contexts, anchors: Tensor, num_drafts: int, sampler: DraftSampler
     ) -> ChainDrafts:
         """As :meth:`DFlashModel.draft`, left to right: a draft changes the logits of the next.
 
         ``logits`` are corrected, so that they are what was drawn from.
         """
-        hidden = self.proposal_rows(self.block(contexts, anchors))
+        hidden = self.draft_rows(contexts, anchors, num_drafts)
         logits, tokens = self._walk(hidden, self.logits(hidden), anchors, sampler)
         confidence = self._confidence(hidden, tokens, anchors)
         return ChainDrafts(tokens, logits, confidence=confidence)

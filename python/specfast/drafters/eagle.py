@@ -11,9 +11,7 @@ from torch import Tensor
 from specfast.drafters.checkpoint.spec import DrafterSpec
 from specfast.drafters.checkpoint.weights import EMBEDDING, Weights
 from specfast.drafters.layers import Attention, Rotary, gated_mlp
-from specfast.drafters.pairs import CommittedPairs, DraftedPairs
-
-Pairs = CommittedPairs | DraftedPairs
+from specfast.drafters.pairs import Pairs
 
 
 class EagleModel:
@@ -62,5 +60,6 @@ class EagleModel:
         return draft_ids + self.weights["d2t"][draft_ids] if "d2t" in self.weights else draft_ids
 
     def _attend(self, x: Tensor, positions: Tensor, pairs: Pairs) -> Tensor:
-        past, visible = pairs.add(*self.attention.keys_values(x, positions), positions)
-        return self.attention.attend(x, positions, past, visible)
+        queries = self.attention.queries(x, positions)
+        keys, values = self.attention.keys_values(x, positions)
+        return self.attention.output(pairs.attend(queries, keys, values, positions))

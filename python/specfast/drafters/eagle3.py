@@ -7,8 +7,9 @@ from torch import Tensor
 
 from specfast.drafters.checkpoint.spec import DrafterSpec, Eagle3Spec
 from specfast.drafters.checkpoint.weights import EMBEDDING, Weights
-from specfast.drafters.eagle import EagleModel, Pairs
+from specfast.drafters.eagle import EagleModel
 from specfast.drafters.layers import gated_mlp
+from specfast.drafters.pairs import Pairs
 
 
 class Eagle3Model(EagleModel):

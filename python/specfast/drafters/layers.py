@@ -138,16 +138,13 @@ class Attention:
         keys = self._normed("k_norm", self._project("k_proj", x, heads))
         return self._rotary(keys, positions), self._project("v_proj", x, heads)
 
-    def attend(self, x: Tensor, positions: Tensor, past: KeyRows, visible: Tensor) -> Tensor:
-        """Rows ``x`` [B, n, hidden] over ``past`` where ``visible`` [B, n, K] is true."""
-        spec = self._spec
-        queries = self._normed("q_norm", self._project("q_proj", x, spec.num_heads))
-        queries = self._rotary(queries, positions)
-        groups = spec.num_heads // spec.num_kv_heads
-        keys, values = (part.repeat_interleave(groups, dim=-2) for part in (past.keys, past.values))
-        scores = torch.einsum("bqhd,bkhd->bhqk", queries, keys) / math.sqrt(spec.head_dim)
-        scores = scores.float().masked_fill(~visible[:, None], -math.inf)
-        mixed = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1).to(values.dtype), values)
+    def queries(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Rotated queries of rows ``x`` [B, n, hidden]: [B, n, heads, head_dim]."""
+        queries = self._normed("q_norm", self._project("q_proj", x, self._spec.num_heads))
+        return self._rotary(queries, positions)
+
+    def output(self, mixed: Tensor) -> Tensor:
+        """[B, n, hidden] of the values that each head has mixed, [B, n, heads, head_dim]."""
         return self._weights.linear(f"{self._prefix}o_proj", mixed.flatten(-2))
 
     def _project(self, name: str, x: Tensor, heads: int) -> Tensor:
@@ -155,6 +152,18 @@ class Attention:
 
     def _normed(self, name: str, x: Tensor) -> Tensor:
         return self._weights.norm(self._prefix + name, x) if self._spec.qk_norm else x
+
+
+def attend(queries: Tensor, past: KeyRows, visible: Tensor) -> Tensor:
+    """Values of ``past`` mixed for ``queries`` [B, n, heads, head_dim], of their shape.
+
+    Each row where ``visible`` [B, n, K] is true.
+    """
+    groups = queries.shape[-2] // past.keys.shape[-2]
+    keys, values = (part.repeat_interleave(groups, dim=-2) for part in (past.keys, past.values))
+    scores = torch.einsum("bqhd,bkhd->bhqk", queries, keys) / math.sqrt(queries.shape[-1])
+    scores = scores.float().masked_fill(~visible[:, None], -math.inf)
+    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1).to(values.dtype), values)
 
 
 def causal_visibility(positions: Tensor, key_positions: Tensor) -> Tensor:

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from specfast.drafters.layers import KeyRows, LayerCache, causal_visibility
+from specfast.drafters.layers import KeyRows, LayerCache, attend, causal_visibility
+
+
+class Pairs(Protocol):
+    """What new pairs of B requests attend to."""
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
+        """Add n pairs each at ``positions`` [B, n]; each sees those before it, and itself.
+
+        ``queries`` [B, n, heads, head_dim], ``keys`` and ``values`` [B, n, kv_heads, head_dim].
+        Returns the values that they mix, as ``queries``.
+        """
 
 
 class CommittedPairs:
@@ -16,12 +28,11 @@ class CommittedPairs:
     def __init__(self, caches: Sequence[LayerCache]) -> None:
         self._caches = caches
 
-    def add(self, keys: Tensor, values: Tensor, positions: Tensor) -> tuple[KeyRows, Tensor]:
-        """What the new pairs [B, n, ...] attend to, and which of it each sees, [B, n, K]."""
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
         past = KeyRows.behind(self._caches, keys, values, positions)
         for b, cache in enumerate(self._caches):
             cache.append(keys[b], values[b])
-        return past, causal_visibility(positions, past.positions)
+        return attend(queries, past, causal_visibility(positions, past.positions))
 
 
 class DraftedPairs:
@@ -36,7 +47,7 @@ class DraftedPairs:
         self._past: KeyRows | None = None
         self.ancestors: Tensor | None = None
 
-    def add(self, keys: Tensor, values: Tensor, positions: Tensor) -> tuple[KeyRows, Tensor]:
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
         if self._past is None:
             self._past = KeyRows.behind(self._caches, keys, values, positions)
         else:
@@ -45,4 +56,4 @@ class DraftedPairs:
         if self.ancestors is not None:
             num_committed = visible.shape[-1] - self.ancestors.shape[-1]
             visible = torch.cat([visible[..., :num_committed], self.ancestors], -1)
-        return self._past, visible
+        return attend(queries, self._past, visible)

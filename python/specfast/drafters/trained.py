@@ -18,10 +18,9 @@ from specfast.drafters.dflash import (
     draft_block_chains,
     extend_block_chains,
 )
-from specfast.drafters.draws import ChainDrafts, DraftSampler, probabilities
+from specfast.drafters.draws import ChainDrafts, DraftSampler, proposal_of
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle_chain import EagleChain, draft_eagle_chains, extend_eagle_chains
-from specfast.sampling import Proposal, RowRecord
 from specfast.status import Status
 
 Chain = EagleChain | BlockChain
@@ -63,22 +62,7 @@ class TrainedDrafter:
         *,
         temperatures: Sequence[float] | None = None,
     ) -> None:
-        if num_drafts < 1:
-            raise ValueError(f"TrainedDrafter: expected num_drafts >= 1, got {num_drafts}")
-        if temperatures is not None:
-            block = model.spec.block if model.spec.confidence is not None else None
-            if block is None:
-                raise ValueError("TrainedDrafter: expected no temperatures: it has no confidences")
-            if len(temperatures) != block.num_proposals:
-                raise ValueError(
-                    f"TrainedDrafter: expected temperatures of {block.num_proposals} drafts, "
-                    f"got {len(temperatures)}"
-                )
-            for value in temperatures:
-                if not 0 < value < math.inf:
-                    raise ValueError(
-                        f"TrainedDrafter: expected temperatures above 0 and finite, got {value}"
-                    )
+        check_options(model, num_drafts, temperatures)
         self.model = model
         self.num_drafts = num_drafts
         self.temperatures = temperatures
@@ -101,9 +85,7 @@ class TrainedDrafter:
             extend_chains(chains, next_tokens, torch.stack([rows for _, rows in group]).to(dtype))
 
     def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
-        limit = min(self.num_drafts, verify_width - 1)
-        # The bonus comes on top of the drafts.
-        depths = [max(0, min(limit, request.tokens_left - 1)) for request in requests]
+        depths = draft_depths(requests, min(self.num_drafts, verify_width - 1))
         depth = max(depths, default=0)
         if depth == 0:
             return DraftBatch.from_lists(requests, [[] for _ in requests])
@@ -113,10 +95,11 @@ class TrainedDrafter:
         usable = sampler.num_usable().tolist()
         wanted = [min(depth, drafts.tokens.shape[1]) for depth in depths]
         sampled = any(not request.params.is_greedy for request in requests)
+        d2t = self.model.weights.get("d2t")
         return DraftBatch(
             torch.cat([self._anchors(requests), drafts.tokens], 1).int(),
             [1 + min(pair) for pair in zip(wanted, usable, strict=True)],
-            proposal=self._proposal(drafts, sampler) if sampled else None,
+            proposal=proposal_of(drafts, sampler, d2t) if sampled else None,
             confidence=drafts.confidence,
             confidence_form="logits",
             temperatures=self._temperatures_of(drafts),
@@ -145,14 +128,33 @@ class TrainedDrafter:
     def _chain(self, request: DraftRequest) -> Chain:
         return self._chains.setdefault(request.request_id, self.new_chain())
 
-    def _proposal(self, drafts: ChainDrafts, sampler: DraftSampler) -> Proposal:
-        """q of each request and level."""
-        rows = drafts.logits.flatten(0, 1)
-        records = RowRecord.of_levels(sampler.levels[: drafts.tokens.shape[1]])
-        if drafts.candidates is not None:
-            ids = drafts.candidates.flatten(0, 1).int()
-            return Proposal(sparse_ids=ids, sparse_values=probabilities(rows, records))
-        return Proposal(logits=rows, records=records, d2t=self.model.weights.get("d2t"))
+
+def check_options(
+    model: EagleModel | DFlashModel, num_drafts: int, temperatures: Sequence[float] | None
+) -> None:
+    """Raises ValueError as :class:`TrainedDrafter` does."""
+    if num_drafts < 1:
+        raise ValueError(f"TrainedDrafter: expected num_drafts >= 1, got {num_drafts}")
+    if temperatures is None:
+        return
+    block = model.spec.block if model.spec.confidence is not None else None
+    if block is None:
+        raise ValueError("TrainedDrafter: expected no temperatures: it has no confidences")
+    if len(temperatures) != block.num_proposals:
+        raise ValueError(
+            f"TrainedDrafter: expected temperatures of {block.num_proposals} drafts, "
+            f"got {len(temperatures)}"
+        )
+    for value in temperatures:
+        if not 0 < value < math.inf:
+            raise ValueError(
+                f"TrainedDrafter: expected temperatures above 0 and finite, got {value}"
+            )
+
+
+def draft_depths(requests: Sequence[DraftRequest], limit: int) -> list[int]:
+    """Drafts that each request has a use for: the bonus comes on top of them."""
+    return [max(0, min(limit, request.tokens_left - 1)) for request in requests]
 
 
 def draft_status(wanted: Sequence[int], usable: Sequence[int]) -> list[int] | None:
