@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from specfast.drafters import DeviceDrafts, DraftBatch, DraftRequest, DraftSlots
+from specfast.drafters import DeviceDrafts, DraftBatch, DraftPages, DraftRequest, DraftSlots
 from specfast.engine import Engine
 from specfast.records import AcceptRecord
 from torch import Tensor
@@ -50,6 +50,9 @@ class PrescribedDrafter:
         )
         right = text(vocab_size, device)[after.clamp(max=MAX_POSITIONS - 1)]
         self._drafts = ((right + wrong) % vocab_size).int()
+
+    def attach(self, pages: DraftPages) -> None:
+        pass
 
     def begin(self, requests: Sequence[DraftRequest]) -> None:
         pass

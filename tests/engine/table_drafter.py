@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from engine.drafters import OracleDrafter
 from engine.models import CONTEXT
-from specfast.drafters import DeviceDrafts, DraftRequest, DraftSlots
+from specfast.drafters import DeviceDrafts, DraftPages, DraftRequest, DraftSlots
 from specfast.records import AcceptRecord
 
 WIDTH = 5
@@ -34,6 +34,9 @@ class TableDrafter(OracleDrafter):
 
     def know(self, text: list[int]) -> None:
         self._texts.append(text)
+
+    def attach(self, pages: DraftPages) -> None:
+        pass
 
     def begin(self, requests: Sequence[DraftRequest]) -> None:
         self.begun.append([request.request_id for request in requests])

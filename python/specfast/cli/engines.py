@@ -14,6 +14,7 @@ from specfast.cli.errors import CliError
 from specfast.cli.options import GraphMode
 from specfast.cli.target import TargetModel
 from specfast.drafters import (
+    DeviceTrainedDrafter,
     Drafter,
     DrafterError,
     DraftTarget,
@@ -21,6 +22,7 @@ from specfast.drafters import (
     TrainedDrafter,
     TreeDrafter,
     load_drafter,
+    why_not_on_device,
 )
 from specfast.drafters.checkpoint import DrafterSpec
 from specfast.drafters.eagle import EagleModel
@@ -85,6 +87,10 @@ def make_drafter(target: TargetModel, options: EngineOptions) -> Drafter | None:
         raise CliError(str(error)) from error
     if not options.tree:
         temperatures = _temperatures(options, loaded.spec)
+        # A round that is padded to a tier is captured with its drafts, where that is possible.
+        padded = _tiers(target, options, batch_size=1, width=options.verify_width) is not None
+        if padded and why_not_on_device(loaded) is None:
+            return DeviceTrainedDrafter(loaded, num_drafts, temperatures=temperatures)
         return TrainedDrafter(loaded, num_drafts, temperatures=temperatures)
     if not isinstance(loaded, EagleModel):
         family = loaded.spec.family

@@ -5,12 +5,14 @@ from specfast.drafters.base import (
     DeviceDrafts,
     DraftBatch,
     Drafter,
+    DraftPages,
     DraftRequest,
     DraftSlots,
     PlainDecoding,
     TapDrafter,
 )
 from specfast.drafters.checkpoint import DrafterError, DrafterSpec, DraftTarget
+from specfast.drafters.device_trained import DeviceTrainedDrafter, why_not_on_device
 from specfast.drafters.eagle_chain import EagleChain
 from specfast.drafters.loader import load_drafter, load_readings
 from specfast.drafters.ngram import NgramDrafter
@@ -21,7 +23,9 @@ from specfast.drafters.tree_drafter import TreeDrafter
 __all__ = [
     "DeviceDrafter",
     "DeviceDrafts",
+    "DeviceTrainedDrafter",
     "DraftBatch",
+    "DraftPages",
     "DraftRequest",
     "DraftSlots",
     "DraftTarget",
@@ -37,4 +41,5 @@ __all__ = [
     "TreeDrafter",
     "load_drafter",
     "load_readings",
+    "why_not_on_device",
 ]

@@ -147,6 +147,7 @@ class DraftSlots:
 
     tokens : int32 [B, N]          column 0 holds the anchors; drafts go into the others
     verify_lens : int32 [B]        rows that may be verified, anchor included
+    tokens_left : int32 [B]        that the request may still emit: more rows are wasted
     prefix_lens : int32 [B]        committed KV length, which is the anchor's position
     slots : int32 [B]              ``DraftRequest.slot`` of each, its row of ``pages``
     pages : int32 [S, num_pages]   the engine's page table
@@ -157,12 +158,29 @@ class DraftSlots:
 
     tokens: Tensor
     verify_lens: Tensor
+    tokens_left: Tensor
     prefix_lens: Tensor
     slots: Tensor
     pages: Tensor
     page_size: int
     sampling: SamplingRules
     is_sampled: bool
+
+
+@dataclass(frozen=True)
+class DraftPages:
+    """The engine's pages, for a drafter on the device that keeps something per position.
+
+    What a request has committed has pages, the rest of its row of ``table`` may be of others.
+
+    table : int32 [S, num_pages]   the page table; it keeps its address as long as the engine lives
+    page_size : int                positions of a page
+    pool_size : int                pages that there are; ids in ``table`` are below it
+    """
+
+    table: Tensor
+    page_size: int
+    pool_size: int
 
 
 @dataclass(frozen=True)
@@ -175,12 +193,15 @@ class DeviceDrafts:
         How sure it is of each draft, from what stands before it: for the planner.
     confidence_form, temperatures
         As ``ops.schedule_verify_lens`` takes them.
+    status : int32 [B], optional
+        specfast.Status bits that the drafter met, for the round's.
     """
 
     proposal: Proposal | None = None
     confidence: Tensor | None = None
     confidence_form: ConfidenceForm = "survival"
     temperatures: Tensor | None = None
+    status: Tensor | None = None
 
 
 @runtime_checkable
@@ -189,6 +210,9 @@ class DeviceDrafter(Drafter, Protocol):
 
     With one the engine launches a round before it has read the round before.
     """
+
+    def attach(self, pages: DraftPages) -> None:
+        """Serve the engine of these pages, and no other one from now on; before all else."""
 
     def begin(self, requests: Sequence[DraftRequest]) -> None:
         """The next call of :meth:`draft` is for these, which stand where the host believes."""
@@ -217,6 +241,9 @@ class PlainDecoding:
 
     def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
         return DraftBatch.from_lists(requests, [[] for _ in requests])
+
+    def attach(self, pages: DraftPages) -> None:
+        pass
 
     def begin(self, requests: Sequence[DraftRequest]) -> None:
         pass

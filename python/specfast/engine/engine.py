@@ -142,6 +142,7 @@ class Engine:
             max_batch_size, pages_per_request, page_size, self.target.device
         )
         self._pages = RequestPages(self.pool, self._page_table)
+        self._pages.attach(self.drafter)
         self.state_pool = StatePool.of(self.target, max_batch_size)
         self._agreement = agreement
         self._observer = Observer(target, self.drafter)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from specfast.drafters.base import DeviceDrafter, Drafter, DraftPages
 from specfast.engine.pool import PagedKvPool, PageTable
 from specfast.engine.requests import Request
 
@@ -22,6 +23,12 @@ class RequestPages:
             pages = self._pool.allocate(missing)
             self._page_table.write(request.slot, len(request.pages), pages)
             request.pages += pages
+
+    def attach(self, drafter: Drafter) -> None:
+        """Let a drafter on the device keep what it knows of a position in that position's page."""
+        if isinstance(drafter, DeviceDrafter):
+            table, pool = self._page_table, self._pool
+            drafter.attach(DraftPages(table.pages, table.page_size, pool.num_pages))
 
     def reserve(self, requests: Sequence[Request], rows: int) -> None:
         """Pages for so many rows after the committed ones, as far as a request may ever go."""

@@ -129,7 +129,7 @@ class TierRound:
             logits = place.target.forward(
                 self._window.input_ids, self._positions(), attention, states
             )
-        self._accept(logits, accept_lens, drafts.proposal)
+        self._accept(logits, accept_lens, drafts)
         if self._tree is not None:
             assert place.pool.layout is not None  # recurrent targets have no trees
             ops.relocate_kv(
@@ -166,6 +166,7 @@ class TierRound:
         return DraftSlots(
             tokens=inputs.tokens,
             verify_lens=max_lens,
+            tokens_left=inputs.max_tokens_left,
             prefix_lens=inputs.prefix_lens,
             slots=inputs.page_table_rows,
             pages=self._place.page_table.pages,
@@ -244,9 +245,11 @@ class TierRound:
         node = self._window.window_index.clamp(min=0)
         return self._tree.positions.flatten().index_select(0, node)
 
-    def _accept(self, logits: Tensor, accept_lens: Tensor, proposal: Proposal | None) -> None:
+    def _accept(self, logits: Tensor, accept_lens: Tensor, drafts: DeviceDrafts) -> None:
         inputs, window, tree, record = self.inputs, self._window, self._tree, self.record
         torch.bitwise_or(window.status, self.schedule.status, out=record.status)
+        if drafts.status is not None:
+            record.status.bitwise_or_(drafts.status)
         if tree is None:
             accept = partial(ops.accept_chain, inputs.tokens, inputs.prefix_lens)
         else:
@@ -273,10 +276,10 @@ class TierRound:
             accept()
             return
         accept = partial(accept, sampling=self._sampling, logprobs=self._form.logprobs)
-        if proposal is None:
+        if drafts.proposal is None:
             accept(rule="target_only")
         else:
-            accept(rule="rejection", proposal=proposal)
+            accept(rule="rejection", proposal=drafts.proposal)
 
     def _commit_taps(self) -> None:
         recorder = self._place.recorder

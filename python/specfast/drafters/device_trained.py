@@ -1,0 +1,258 @@
+"""A loaded drafter whose whole draft step runs on the device, as a part of the verify round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
+
+from specfast.drafters.base import (
+    DeviceDrafts,
+    DraftBatch,
+    DraftPages,
+    DraftRequest,
+    DraftSlots,
+)
+from specfast.drafters.checkpoint.weights import EMBEDDING
+from specfast.drafters.dflash import DFlashModel
+from specfast.drafters.draws import ChainDrafts, DraftSampler, proposal_of
+from specfast.drafters.loader import DrafterModel
+from specfast.drafters.paged_blocks import PagedBlocks, why_not_paged
+from specfast.drafters.sampling import sampling_rules
+from specfast.drafters.trained import check_options, draft_depths
+from specfast.records import AcceptRecord
+from specfast.sampling import SamplingRules
+from specfast.status import Status
+
+
+class PagedChains(Protocol):
+    """What a family keeps of all requests of an engine; nothing is read on the host.
+
+    A request is its row of the page table, ``requests`` int32 [B]; ``lens`` int32 [B] positions of
+    it are committed.
+    """
+
+    def extend(
+        self, requests: Tensor, lens: Tensor, counts: Tensor, next_tokens: Tensor, taps: Tensor
+    ) -> None:
+        """Commit the first ``counts`` int32 [B] of n rows each: ``taps`` [B, n, width].
+
+        They emitted ``next_tokens`` int64 [B, n].
+        """
+
+    def draft(
+        self,
+        requests: Tensor,
+        lens: Tensor,
+        live: Tensor,
+        anchors: Tensor,
+        num_drafts: int,
+        sampler: DraftSampler,
+    ) -> ChainDrafts:
+        """At most ``num_drafts`` after each of ``anchors`` int64 [B]; anything where not ``live``.
+
+        Of those that are not ``live`` bool [B] no page is touched.
+        """
+
+
+class DeviceTrainedDrafter:
+    """Drafts as ``TrainedDrafter`` does, from the device alone: a :class:`DeviceDrafter`.
+
+    With the same checkpoint, requests and rounds it proposes the same tokens, q and confidences, up
+    to the rounding of its attention.
+
+    Parameters
+    ----------
+    model : DFlashModel
+        From ``load_drafter``, for the engine's target.
+    num_drafts, temperatures
+        As ``TrainedDrafter`` takes them.
+
+    Raises
+    ------
+    ValueError
+        As ``TrainedDrafter`` does; a model that ``why_not_on_device`` has something against.
+    """
+
+    def __init__(
+        self,
+        model: DrafterModel,
+        num_drafts: int = 7,
+        *,
+        temperatures: Sequence[float] | None = None,
+    ) -> None:
+        check_options(model, num_drafts, temperatures)
+        why_not = why_not_on_device(model)
+        if why_not is not None:
+            raise ValueError(
+                f"DeviceTrainedDrafter: expected a drafter for the device, got {why_not}"
+            )
+        assert isinstance(model, DFlashModel)
+        self.model = model
+        self.num_drafts = min(num_drafts, model.block_spec.num_proposals)
+        self._temperatures: Tensor | None = None
+        if temperatures is not None:
+            self._temperatures = torch.tensor(temperatures, device=model.device)
+        self._pages: DraftPages | None = None
+        self._chains: PagedChains | None = None
+
+    @property
+    def tap_layers(self) -> tuple[int, ...] | None:
+        return None if self.model.spec.taps is None else self.model.spec.taps.layers
+
+    def attach(self, pages: DraftPages) -> None:
+        self._pages = pages
+        self._chains = PagedBlocks(self.model, pages)
+
+    def begin(self, requests: Sequence[DraftRequest]) -> None:
+        """Nothing: all there is to know of a request is in its pages."""
+
+    def release(self, request_id: int) -> None:
+        """Nothing: who gets its pages writes them before reading them."""
+
+    def draft(self, slots: DraftSlots) -> DeviceDrafts:
+        width = slots.tokens.shape[1]
+        count = min(self.num_drafts, width - 1)
+        if count == 0:
+            slots.verify_lens.clamp_(max=1)
+            return DeviceDrafts()
+        anchors = slots.tokens[:, 0]
+        live = (slots.verify_lens > 0) & (anchors >= 0)
+        sampler = DraftSampler(rules_of(slots), slots.prefix_lens)
+        lens = torch.where(live, slots.prefix_lens, 0)
+        drafts = self._of_engine.draft(
+            slots.slots, lens, live, anchors.clamp(min=0).long(), count, sampler
+        )
+        slots.tokens[:, 1 : 1 + count].copy_(drafts.tokens)
+        slots.tokens[:, 1 + count :].fill_(-1)
+        wanted = torch.minimum(slots.verify_lens, slots.tokens_left).clamp(0, 1 + count)
+        torch.minimum(wanted, sampler.num_usable().int() + 1, out=slots.verify_lens)
+        cut = live & (slots.verify_lens < wanted)
+        proposal = None
+        if slots.is_sampled:
+            proposal = proposal_of(drafts, sampler, self.model.weights.get("d2t"))
+            if count < width - 1:
+                proposal.row_of_node = rows_of_nodes(slots.tokens, count)
+        return DeviceDrafts(
+            proposal,
+            confidence=padded(drafts.confidence, width - 1, -torch.inf),
+            confidence_form="logits",
+            temperatures=self._temperatures_of(drafts, width - 1),
+            status=cut.int() * int(Status.NAN_DRAFTS),
+        )
+
+    def committed(self, slots: DraftSlots, record: AcceptRecord, taps: Tensor | None) -> None:
+        if taps is None:
+            raise ValueError("DeviceTrainedDrafter.committed: expected taps, got none")
+        self._extend(
+            slots.slots,
+            slots.prefix_lens,
+            record.commit_lens,
+            record.out_tokens.clamp(min=0).long(),
+            taps,
+        )
+
+    def observe(self, requests: Sequence[DraftRequest], taps: Sequence[Tensor]) -> None:
+        device = self.model.device
+        numbers, emitted = [], []
+        for request, rows in zip(requests, taps, strict=True):
+            count = len(rows)
+            numbers.append((request.slot, len(request.token_ids) - 1 - count, count))
+            emitted.append(torch.tensor(request.token_ids[-count:]))
+        slots, lens, counts = torch.tensor(numbers, dtype=torch.int32).T.contiguous().to(device)
+        next_tokens = pad_sequence(emitted, batch_first=True).to(device)
+        self._extend(slots, lens, counts, next_tokens, pad_sequence(list(taps), batch_first=True))
+
+    def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
+        """For rounds that run eagerly: the same step, and its results are read."""
+        depths = draft_depths(requests, min(self.num_drafts, verify_width - 1))
+        depth = max(depths, default=0)
+        if depth == 0:
+            return DraftBatch.from_lists(requests, [[] for _ in requests])
+        slots = self._slots_of(requests, depths)
+        drafts = self.draft(slots)
+        status = drafts.status.tolist() if drafts.status is not None else []
+        return DraftBatch(
+            slots.tokens,
+            slots.verify_lens.tolist(),
+            proposal=drafts.proposal,
+            confidence=drafts.confidence,
+            confidence_form=drafts.confidence_form,
+            temperatures=drafts.temperatures,
+            status=status if any(status) else None,
+        )
+
+    @property
+    def _of_engine(self) -> PagedChains:
+        if self._chains is None:
+            raise ValueError("DeviceTrainedDrafter: expected attach() to be called before all else")
+        return self._chains
+
+    def _extend(
+        self, requests: Tensor, lens: Tensor, counts: Tensor, next_tokens: Tensor, taps: Tensor
+    ) -> None:
+        taps = taps.to(self.model.weights[EMBEDDING].dtype)
+        self._of_engine.extend(requests, lens, counts, next_tokens, taps)
+
+    def _temperatures_of(self, drafts: ChainDrafts, count: int) -> Tensor | None:
+        if drafts.confidence is None:
+            return None
+        return padded(self._temperatures, count, 1.0)
+
+    def _slots_of(self, requests: Sequence[DraftRequest], depths: Sequence[int]) -> DraftSlots:
+        device, pages = self.model.device, self._pages
+        assert pages is not None
+        numbers = [
+            [request.token_ids[-1] for request in requests],
+            [1 + depth for depth in depths],
+            [request.tokens_left for request in requests],
+            [len(request.token_ids) - 1 for request in requests],
+            [request.slot for request in requests],
+        ]
+        on_device = torch.tensor(numbers, dtype=torch.int32).to(device)
+        anchors, verify_lens, tokens_left, prefix_lens, rows = on_device
+        return DraftSlots(
+            tokens=functional.pad(anchors[:, None], (0, max(depths)), value=-1),
+            verify_lens=verify_lens,
+            tokens_left=tokens_left,
+            prefix_lens=prefix_lens,
+            slots=rows,
+            pages=pages.table,
+            page_size=pages.page_size,
+            sampling=sampling_rules(requests, device),
+            is_sampled=any(not request.params.is_greedy for request in requests),
+        )
+
+
+def why_not_on_device(model: DrafterModel) -> str | None:
+    """Why ``model`` cannot draft on the device alone; None if it can."""
+    if not isinstance(model, DFlashModel):
+        return f"drafters of the family {model.spec.family} run on the host"
+    return why_not_paged(model)
+
+
+def rules_of(slots: DraftSlots) -> SamplingRules:
+    """How drafts are drawn; without samples, greedily, whatever the parameters are."""
+    rules = slots.sampling
+    if slots.is_sampled:
+        return rules
+    return SamplingRules(torch.zeros_like(rules.temperature), rules.seeds)
+
+
+def rows_of_nodes(tokens: Tensor, num_drafts: int) -> Tensor:
+    """int32 [B, N]: row of q of each node, where only the first ``num_drafts`` have children."""
+    batch, width = tokens.shape
+    node = torch.arange(width, dtype=torch.int32, device=tokens.device)
+    first = torch.arange(batch, dtype=torch.int32, device=tokens.device) * num_drafts
+    return torch.where(node < num_drafts, first[:, None] + node, -1)
+
+
+def padded(values: Tensor | None, count: int, value: float) -> Tensor | None:
+    """``values`` [..., m] as [..., count]."""
+    if values is None:
+        return None
+    return functional.pad(values[..., :count], (0, max(count - values.shape[-1], 0)), value=value)

@@ -1,0 +1,133 @@
+"""Keys and values of a drafter's layers in the engine's pages: no host, no length that is known."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from specfast import ops
+from specfast.drafters.base import DraftPages
+from specfast.drafters.checkpoint.spec import BackboneSpec, SpanSpec
+
+# Rows of a request that ``ops.verify_attention`` takes.
+MAX_ROWS = 128
+EVERYTHING_BEFORE = SpanSpec(causal=True, window=None)
+
+
+class PagedRows:
+    """Room for keys and values of the positions of all requests, per layer.
+
+    A committed position lies in the page that the engine has given it for the target's own KV.
+    Rows that are only drafted lie where the next ones will be committed, as far as the last
+    committed page goes, and then in *scratch pages*, a few for each request: so they need no page
+    that the engine might not have reserved, and are in nobody else's.
+
+    Lifetime: all of it is allocated here, and keeps its address.
+
+    num_scratch_rows : int    that a request drafts behind its committed ones at most
+    """
+
+    def __init__(
+        self,
+        pages: DraftPages,
+        spec: BackboneSpec,
+        num_scratch_rows: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.pages = pages
+        self.num_requests, self.num_columns = pages.table.shape
+        self.scratch_pages = -(-num_scratch_rows // pages.page_size)
+        num_pages = pages.pool_size + self.num_requests * self.scratch_pages
+        # Skipped rows are written here, and nobody reads them.
+        self.padding_slot = num_pages * pages.page_size
+        shape = (self.padding_slot + pages.page_size, spec.num_kv_heads, spec.head_dim)
+
+        def storage() -> list[Tensor]:
+            layers = range(spec.num_layers)
+            return [torch.empty(shape, dtype=dtype, device=device) for _ in layers]
+
+        self.keys, self.values = storage(), storage()
+        self.workspace = ops.verify_attention_workspace(
+            self.num_requests,
+            min(max(num_scratch_rows, 1), MAX_ROWS),
+            spec.num_heads,
+            spec.num_kv_heads,
+            spec.head_dim,
+            min(self.num_columns, -(-pages.pool_size // self.num_requests)) * pages.page_size,
+            device,
+        )
+
+    def committed_pages(self, requests: Tensor) -> Tensor:
+        """int32 [B, num_pages]: pages of rows that are committed, of ``requests`` int32 [B].
+
+        A request is the row of the engine's page table.
+        """
+        return self.pages.table.index_select(0, requests)
+
+    def drafted_pages(self, requests: Tensor, lens: Tensor) -> Tensor:
+        """int32 [B, more pages]: the same, for rows that are drafted behind ``lens`` [B]."""
+        size, extra = self.pages.page_size, self.scratch_pages
+        columns = torch.arange(self.num_columns + extra, device=lens.device)
+        behind = columns - torch.div(lens[:, None] + size - 1, size, rounding_mode="floor")
+        own = functional.pad(self.committed_pages(requests), (0, extra), value=-1)
+        scratch = self.pages.pool_size + requests[:, None] * extra + behind
+        scratch = torch.where(behind < extra, scratch, -1)
+        return torch.where(behind < 0, own, scratch).int()
+
+
+class PagedWindow:
+    """A few rows of B requests, n each, that are written and attend to all before them.
+
+    table : int32 [B, num_pages]    of ``PagedRows``
+    first : int32 [B]               position of the first row of each
+    counts : int32 [B]              rows that exist; the others are not written, neither see nor are
+                                    seen, and are zeros
+
+    positions : int64 [B, n]
+    """
+
+    def __init__(
+        self, rows: PagedRows, table: Tensor, first: Tensor, counts: Tensor, num_rows: int
+    ) -> None:
+        self._rows = rows
+        self._table = table
+        self._first = first
+        self._counts = counts
+        steps = torch.arange(num_rows, device=first.device)
+        self.positions = first[:, None] + steps
+        size = rows.pages.page_size
+        column = torch.div(self.positions, size, rounding_mode="floor")
+        page = table.gather(1, column.clamp(0, table.shape[1] - 1)).long()
+        exists = (steps < counts[:, None]) & (page >= 0) & (column < table.shape[1])
+        slots = torch.where(exists, page * size + self.positions % size, rows.padding_slot)
+        self._slots = slots.flatten()
+        last = len(first) * num_rows
+        self._indptr = torch.arange(0, last + 1, num_rows, dtype=torch.int32, device=first.device)
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """``keys`` and ``values`` [B, n, kv_heads, head_dim] of the rows."""
+        self._rows.keys[layer].index_copy_(0, self._slots, keys.flatten(0, 1))
+        self._rows.values[layer].index_copy_(0, self._slots, values.flatten(0, 1))
+
+    def attend(self, layer: int, queries: Tensor, span: SpanSpec = EVERYTHING_BEFORE) -> Tensor:
+        """What ``queries`` [B, n, heads, head_dim] mix; the rows themselves have been written.
+
+        ``span`` says what they see of each other, and how far they look back.
+        """
+        mixed = ops.verify_attention(
+            queries.flatten(0, 1),
+            self._rows.keys[layer],
+            self._rows.values[layer],
+            self._table,
+            self._first,
+            page_size=self._rows.pages.page_size,
+            qo_indptr=self._indptr,
+            verify_lens=self._counts,
+            max_rows=queries.shape[1],
+            sliding_window=span.window or 0,
+            block_bidirectional=not span.causal,
+            workspace=self._rows.workspace,
+        )
+        return mixed.view(queries.shape)

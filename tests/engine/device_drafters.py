@@ -1,0 +1,180 @@
+"""Loaded device drafters that are watched while an engine runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from capturable import only_capturable
+from specfast.drafters import (
+    DeviceDrafts,
+    DeviceTrainedDrafter,
+    DraftBatch,
+    DraftRequest,
+    DraftSlots,
+    TrainedDrafter,
+)
+from specfast.drafters.draws import probabilities
+from specfast.records import AcceptRecord
+from specfast.sampling import Proposal
+from torch import Tensor
+
+
+@dataclass
+class Drafted:
+    """What was proposed for one request of one round."""
+
+    tokens: list[int]
+    q: Tensor | None
+    confidence: Tensor | None
+
+
+@dataclass
+class Journal:
+    """Proposals by the request's seed and by its prefix length."""
+
+    rounds: dict[tuple[int, int], Drafted] = field(default_factory=dict)
+
+    def note(
+        self,
+        key: tuple[int, int],
+        b: int,
+        tokens: Tensor,
+        length: int,
+        proposal: Proposal | None,
+        confidence: Tensor | None,
+    ) -> None:
+        """``tokens`` [B, N], of which row b has ``length`` columns, the anchor included."""
+        drafts = tokens[b, 1:length].tolist()
+        if not drafts:
+            return
+        q = None if proposal is None else _rows_of_q(proposal, b, tokens.shape[1])[: len(drafts)]
+        sure = None if confidence is None else confidence[b, : len(drafts)].clone()
+        self.rounds[key] = Drafted(drafts, q, sure)
+
+    def assert_equals(self, other: Journal) -> None:
+        assert self.rounds.keys() == other.rounds.keys()
+        for key, own in self.rounds.items():
+            their = other.rounds[key]
+            assert own.tokens == their.tokens, key
+            close = {"rtol": 1e-4, "atol": 1e-4}
+            torch.testing.assert_close(own.confidence, their.confidence, **close)
+            if own.q is not None and their.q is not None:
+                torch.testing.assert_close(own.q, their.q, **close)
+                continue
+            # Beside others, a greedy request has a q: all on its draft.
+            for q in (own.q, their.q):
+                assert q is None or set(q[:, -1].flatten().tolist()) == {0.0, 1.0}
+
+
+def _rows_of_q(proposal: Proposal, b: int, width: int) -> Tensor:
+    """[rows, ids], with the ids themselves beside sparse ones."""
+    if proposal.sparse_values is not None:
+        assert proposal.sparse_ids is not None
+        table = torch.stack([proposal.sparse_ids.float(), proposal.sparse_values])
+    else:
+        assert proposal.logits is not None
+        assert proposal.records is not None
+        table = probabilities(proposal.logits, proposal.records)[None]
+    if proposal.row_of_node is not None:
+        rows = proposal.row_of_node[b, : width - 1]
+        return table[:, rows.clamp(min=0)].transpose(0, 1)
+    rows = torch.arange(b * (width - 1), (b + 1) * (width - 1))
+    return table[:, rows].transpose(0, 1)
+
+
+class NotedHost(TrainedDrafter):
+    """The same on the host."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.journal = Journal()
+
+    def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
+        batch = super().propose(requests, verify_width)
+        for b, (request, length) in enumerate(zip(requests, batch.verify_lens, strict=True)):
+            key = (request.seed, len(request.token_ids) - 1)
+            self.journal.note(key, b, batch.tokens, length, batch.proposal, batch.confidence)
+        return batch
+
+
+class Watched(DeviceTrainedDrafter):
+    """Runs its steps as in a capture, over memory that holds NaN wherever nothing is committed.
+
+    Nothing may be written but rows of requests that are there: committed ones in their pages,
+    drafted ones behind them.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.journal = Journal()
+        self.num_rounds = 0
+        self.change: Callable[[DraftSlots], None] = lambda slots: None
+
+    def draft(self, slots: DraftSlots) -> DeviceDrafts:
+        there = (slots.verify_lens > 0) & (slots.tokens[:, 0] >= 0)
+        self._poison(self._committed(slots, there))
+        before = self._storage()
+        with only_capturable():
+            drafts = super().draft(slots)
+        self._check_writes(before, self._scratch(slots, there))
+        lens, seeds = slots.prefix_lens.tolist(), slots.sampling.seeds.tolist()
+        for b in there.nonzero().flatten().tolist():
+            length = int(slots.verify_lens[b])
+            key = (seeds[b], lens[b])
+            self.journal.note(key, b, slots.tokens, length, drafts.proposal, drafts.confidence)
+        self.change(slots)
+        self.num_rounds += 1
+        return drafts
+
+    def committed(self, slots: DraftSlots, record: AcceptRecord, taps: Tensor | None) -> None:
+        before = self._storage()
+        with only_capturable():
+            super().committed(slots, record, taps)
+        new = self._positions(slots, slots.prefix_lens, record.commit_lens)
+        self._check_writes(before, new)
+
+    def _layers(self) -> list[Tensor]:
+        rows = self._chains._rows  # type: ignore[union-attr]
+        return [*rows.keys, *rows.values]
+
+    def _storage(self) -> list[Tensor]:
+        return [layer.clone() for layer in self._layers()]
+
+    def _positions(self, slots: DraftSlots, first: Tensor, counts: Tensor) -> Tensor:
+        """bool [slots]: positions ``first`` [B] and on, ``counts`` [B] of each, in their pages."""
+        size = slots.page_size
+        steps = torch.arange(slots.pages.shape[1] * size)
+        places = slots.pages.repeat_interleave(size, 1) * size + steps % size
+        first, counts = first[:, None], counts[:, None]
+        wanted = (first <= steps) & (steps < first + counts)
+        mask = torch.zeros(len(self._layers()[0]), dtype=torch.bool)
+        mask[places[slots.slots][wanted]] = True
+        return mask
+
+    def _committed(self, slots: DraftSlots, there: Tensor) -> Tensor:
+        return self._positions(slots, 0 * slots.prefix_lens, slots.prefix_lens * there)
+
+    def _scratch(self, slots: DraftSlots, there: Tensor) -> Tensor:
+        """What is behind the committed positions in the last page, and the scratch pages."""
+        size = slots.page_size
+        mask = self._positions(slots, slots.prefix_lens, -slots.prefix_lens % size * there)
+        rows = self._chains._rows  # type: ignore[union-attr]
+        for row in slots.slots[there].tolist():
+            first = (rows.pages.pool_size + row * rows.scratch_pages) * size
+            mask[first : first + rows.scratch_pages * size] = True
+        return mask
+
+    def _poison(self, kept: Tensor) -> None:
+        for layer in self._layers():
+            layer[~kept] = torch.nan
+
+    def _check_writes(self, before: list[Tensor], allowed: Tensor) -> None:
+        rows = self._chains._rows  # type: ignore[union-attr]
+        allowed = allowed.clone()
+        allowed[rows.padding_slot] = True
+        for old, new in zip(before, self._layers(), strict=True):
+            same = (old == new) | (old.isnan() & new.isnan())
+            assert bool(same.flatten(1).all(1)[~allowed].all())

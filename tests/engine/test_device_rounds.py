@@ -1,0 +1,182 @@
+"""Rounds of an engine whose drafter works on the device: leaving, planning, bad numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from capturable import only_capturable
+from drafters.small_vocabulary import Stream
+from engine.device_drafters import Watched
+from engine.test_device_drafters import BLOCKS, DRAWN, GREEDY, decoded, loaded, widen
+from engine.test_trained_drafters import CASES, MIXED, PROMPTS, WIDTH, target, texts
+from specfast import FinishReason, SamplingParams, Status
+from specfast.drafters import (
+    DeviceTrainedDrafter,
+    DraftPages,
+    DraftSlots,
+    DraftTarget,
+    load_drafter,
+)
+from specfast.drafters.checkpoint.weights import Weights
+from specfast.engine import Engine, RoundOutput, VerifyTiers
+from specfast.engine.run_ahead import RunAhead
+from specfast.planner import Planning, SpsTable, TierRates
+from specfast.sampling import SamplingRules
+from torch import Tensor
+
+NUM_TOKENS = 16
+FAMILIES = ["dflash", "dspark", "dflash2"]
+NARROW = ["dflash-speculators", "dflash2", "dflash2-three-taps"]
+
+
+def engine_of(drafter: DeviceTrainedDrafter, **options: Any) -> Engine:
+    settings: dict[str, Any] = {
+        "max_batch_size": 4,
+        "page_size": 4,
+        "verify_width": WIDTH,
+        "tiers": VerifyTiers([1, 2, 4], WIDTH, capture=False),
+    }
+    return Engine(target(), drafter, **{**settings, **options})
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_one_by_one_as_ahead(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = loaded(name, tmp_path)
+    ahead = Watched(model)
+    expected = decoded(ahead, [DRAWN] * 5)
+    assert ahead.num_rounds > 10
+    monkeypatch.setattr(RunAhead, "can_go_on", lambda self, requests: False)
+    one_by_one = Watched(model)
+    assert decoded(one_by_one, [DRAWN] * 5) == expected
+    one_by_one.journal.assert_equals(ahead.journal)
+
+
+def test_cancelled_in_flight(tmp_path: Path) -> None:
+    """Others take its pages while the device still works in them."""
+    drafter = Watched(loaded("dspark", tmp_path))
+    engine = engine_of(drafter, max_batch_size=2, page_size=1)
+    params = SamplingParams(max_new_tokens=NUM_TOKENS)
+    ids = [engine.add_request(prompt, params) for prompt in PROMPTS]
+    emitted: dict[int, list[int]] = {i: [] for i in ids}
+    steps = 0
+    while engine.has_unfinished:
+        for output in engine.step():
+            emitted[output.request_id] += output.token_ids
+            assert output.finish_reason != FinishReason.ABORT or output.request_id == ids[0]
+        steps += 1
+        if steps == 5:
+            assert engine.cancel(ids[0])
+    for i in (1, 2):
+        assert PROMPTS[i] + emitted[ids[i]] == texts()[i][: len(PROMPTS[i]) + NUM_TOKENS]
+    assert len(emitted[ids[0]]) < NUM_TOKENS
+    assert engine.pool.num_free_pages == engine.pool.num_pages
+
+
+@pytest.mark.parametrize("num_drafts", [1, 3, 7])
+@pytest.mark.parametrize("width", [2, WIDTH])
+def test_fewer_drafts(num_drafts: int, width: int, tmp_path: Path) -> None:
+    drafter = DeviceTrainedDrafter(loaded("dflash", tmp_path), num_drafts)
+    tiers = VerifyTiers([1], width, capture=False)
+    params = SamplingParams(max_new_tokens=NUM_TOKENS, temperature=0.8, seed=2)
+    (generation,) = engine_of(drafter, tiers=tiers).generate(PROMPTS[:1], params)
+    assert len(generation.token_ids) == NUM_TOKENS
+    # A block of 6 rows proposes 5.
+    assert max(r.num_proposed for r in generation.rounds) == min(num_drafts, width - 1, 5)
+
+
+@pytest.mark.parametrize("scale", [None, 0.5])
+def test_planned_by_its_confidences(scale: float | None, tmp_path: Path) -> None:
+    model = loaded("dspark", tmp_path)
+    temperatures = None if scale is None else [scale] * 4
+    drafter = DeviceTrainedDrafter(model, temperatures=temperatures)
+    tiers = VerifyTiers([4], WIDTH, (4, 8, 12), capture=False)
+    rows = tuple(tier.num_rows for tier in tiers.tiers)
+    cost = TierRates(rows, tuple(1 / (1 + row) for row in rows))
+    table = SpsTable("card", "model", "backend", "commit", rows, cost)
+    engine = engine_of(drafter, tiers=tiers, planning=Planning("compact", table))
+    generations = engine.generate(PROMPTS, SamplingParams(max_new_tokens=NUM_TOKENS))
+    for generation, prompt, text in zip(generations, PROMPTS, texts(), strict=True):
+        assert prompt + generation.token_ids == text[: len(prompt) + NUM_TOKENS]
+    proposed = [r.num_proposed for g in generations for r in g.rounds[1:]]
+    # Blocks propose 4; some drafts are not worth a row.
+    assert max(proposed) <= 4
+    assert min(proposed) < 4
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("params", [MIXED[:1] * 3, MIXED])
+def test_no_number_no_harm(name: str, params: list[SamplingParams], tmp_path: Path) -> None:
+    model = loaded(name, tmp_path)
+    model.weights["fc.weight"].fill_(torch.nan)
+    engine = engine_of(DeviceTrainedDrafter(model))
+    places = [engine.add_request(*one) for one in zip(PROMPTS, params, strict=True)]
+    rounds: dict[int, list[RoundOutput]] = {place: [] for place in places}
+    while engine.has_unfinished:
+        for output in engine.step():
+            rounds[output.request_id].append(output)
+    for i, outputs in enumerate(rounds.values()):
+        # Where one token is left, there is nothing to draft.
+        assert {output.status for output in outputs[1:-1]} == {Status.NAN_DRAFTS}
+        assert all(output.num_proposed == 0 for output in outputs)
+        if params[i].is_greedy:
+            emitted = [token for output in outputs for token in output.token_ids]
+            assert PROMPTS[i] + emitted == texts()[i]
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_windows_narrower_than_a_block(name: str, tmp_path: Path) -> None:
+    model = load_drafter(CASES[name].write(tmp_path), DraftTarget.of(target()))
+    with pytest.raises(ValueError, match=r"looks both ways within \d positions, fewer than"):
+        DeviceTrainedDrafter(model)
+
+
+def test_options(tmp_path: Path) -> None:
+    model = loaded("dspark", tmp_path)
+    with pytest.raises(ValueError, match="num_drafts >= 1, got 0"):
+        DeviceTrainedDrafter(model, 0)
+    with pytest.raises(ValueError, match="temperatures of 4 drafts, got 2"):
+        DeviceTrainedDrafter(model, temperatures=[1.0, 1.0])
+    with pytest.raises(ValueError, match=r"expected attach\(\) to be called"):
+        DeviceTrainedDrafter(model).observe([Stream(0, [1, 2], GREEDY, 0)], [torch.zeros(1, 36)])
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("is_sampled", [False, True])
+def test_a_step_without_numbers(name: str, is_sampled: bool, tmp_path: Path) -> None:
+    """On a device that has none: nothing is read, and nothing of the host's goes in."""
+    real = loaded(name, tmp_path)
+    batch, width = 3, WIDTH + 2
+
+    def somewhere(dtype: torch.dtype, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    def ints(*shape: int) -> Tensor:
+        return somewhere(torch.int32, batch, *shape)
+
+    weights = {n: somewhere(t.dtype, *t.shape) for n, t in real.weights._tensors.items()}
+    model = type(real)(real.spec, Weights(weights, real.spec.backbone.norm_eps))
+    widen(model)
+    drafter = DeviceTrainedDrafter(model)
+    pages = somewhere(torch.int32, 4, 5)
+    drafter.attach(DraftPages(pages, 4, 20))
+    slots = DraftSlots(
+        tokens=ints(width),
+        verify_lens=ints(),
+        tokens_left=ints(),
+        prefix_lens=ints(),
+        slots=ints(),
+        pages=pages,
+        page_size=4,
+        sampling=SamplingRules(somewhere(torch.float32, batch), somewhere(torch.int64, batch)),
+        is_sampled=is_sampled,
+    )
+    taps = somewhere(torch.bfloat16, batch, width, weights["fc.weight"].shape[1])
+    record: Any = SimpleNamespace(commit_lens=ints(), out_tokens=ints(width))
+    with only_capturable():
+        drafts = drafter.draft(slots)
+        drafter.committed(slots, record, taps)
+    assert (drafts.proposal is not None) == is_sampled
