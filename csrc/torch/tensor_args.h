@@ -5,11 +5,12 @@
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
-#include <torch/headeronly/util/Exception.h>
 
 #include <initializer_list>
 #include <map>
 #include <optional>
+#include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,15 @@ using OptionalTensor = std::optional<Tensor>;
 
 class TensorArg;
 
+// "OP: sentence" becomes a RuntimeError; torch's own check would begin it with file and line.
+template <class... Parts>
+[[noreturn]] void refuse(const char* op, const Parts&... parts) {
+  std::ostringstream sentence;
+  sentence << op << ": ";
+  (sentence << ... << parts);
+  throw std::runtime_error(sentence.str());
+}
+
 // The argument checks of one call. Sizes are written as symbols; a symbol means the same number in
 // every tensor of the call, so the checks read like the contract in the docstring:
 //
@@ -51,20 +61,20 @@ class ArgChecks {
   // A symbol's value; it must have been shown by a tensor or fixed by `size`.
   int64_t operator[](const std::string& symbol) const {
     auto found = sizes_.find(symbol);
-    STD_TORCH_CHECK(found != sizes_.end(), op_, ": size ", symbol, " is not known yet");
+    if (found == sizes_.end()) refuse(op_, "size ", symbol, " is not known yet");
     return found->second;
   }
   void require(bool condition, const std::string& sentence) const {
-    STD_TORCH_CHECK(condition, op_, ": ", sentence);
+    if (!condition) refuse(op_, sentence);
   }
   // "expected ARGUMENT ..., got VALUE" for a number.
   void require_range(const char* name, int64_t value, int64_t low, int64_t high) const {
-    STD_TORCH_CHECK(value >= low && value <= high, op_, ": expected ", name, " in [", low, ", ",
-                    high, "], got ", value);
+    if (value >= low && value <= high) return;
+    refuse(op_, "expected ", name, " in [", low, ", ", high, "], got ", value);
   }
   void require_fraction(const char* name, double value) const {
-    STD_TORCH_CHECK(value >= 0.0 && value <= 1.0, op_, ": expected ", name, " in [0, 1], got ",
-                    value);
+    if (value >= 0.0 && value <= 1.0) return;
+    refuse(op_, "expected ", name, " in [0, 1], got ", value);
   }
 
  private:
@@ -90,8 +100,8 @@ class TensorArg {
     if (tensor_ == nullptr) return;
     bool same = tensor_->is_cuda() == args_.first_.is_cuda() &&
                 tensor_->get_device_index() == args_.first_.get_device_index();
-    STD_TORCH_CHECK(same, args_.op_, ": expected ", name_, " on ", device_name(args_.first_),
-                    ", got ", device_name(*tensor_));
+    if (same) return;
+    fail(" on ", device_name(args_.first_), ", got ", device_name(*tensor_));
   }
 
   TensorArg& dtype(std::initializer_list<ScalarType> allowed) {
@@ -101,9 +111,7 @@ class TensorArg {
       if (type == tensor_->scalar_type()) return *this;
       names += (names.empty() ? "" : " or ") + dtype_name(type);
     }
-    STD_TORCH_CHECK(false, args_.op_, ": expected ", name_, " of dtype ", names, ", got ",
-                    dtype_name(tensor_->scalar_type()));
-    return *this;
+    fail(" of dtype ", names, ", got ", dtype_name(tensor_->scalar_type()));
   }
 
   // Symbols bind on first sight; decimal literals are fixed sizes.
@@ -123,8 +131,7 @@ class TensorArg {
       if (matches && !bound) args_.sizes_[symbol] = tensor_->size(i);
       ++i;
     }
-    STD_TORCH_CHECK(matches, args_.op_, ": expected ", name_, " of shape [", expected, "], got [",
-                    shape_text(), "]");
+    if (!matches) fail(" of shape [", expected, "], got [", shape_text(), "]");
     return *this;
   }
 
@@ -132,26 +139,22 @@ class TensorArg {
   TensorArg& rows() {
     if (tensor_ == nullptr || tensor_->dim() == 0) return *this;
     int64_t last = tensor_->dim() - 1;
-    STD_TORCH_CHECK(tensor_->stride(last) == 1 || tensor_->size(last) <= 1, args_.op_,
-                    ": expected ", name_, " with a dense last dimension, got stride ",
-                    tensor_->stride(last));
-    return *this;
+    if (tensor_->stride(last) == 1 || tensor_->size(last) <= 1) return *this;
+    fail(" with a dense last dimension, got stride ", tensor_->stride(last));
   }
 
   TensorArg& contiguous() {
     if (tensor_ == nullptr) return *this;
-    STD_TORCH_CHECK(tensor_->is_contiguous(), args_.op_, ": expected ", name_,
-                    " to be contiguous, got strides [", strides_text(), "]");
-    return *this;
+    if (tensor_->is_contiguous()) return *this;
+    fail(" to be contiguous, got strides [", strides_text(), "]");
   }
 
   // For elements that are read several at once.
   TensorArg& aligned(int64_t bytes) {
     if (tensor_ == nullptr) return *this;
     int64_t past = reinterpret_cast<uintptr_t>(tensor_->const_data_ptr()) % bytes;
-    STD_TORCH_CHECK(past == 0, args_.op_, ": expected ", name_, " to start at a multiple of ",
-                    bytes, " bytes, got an address ", past, " past one");
-    return *this;
+    if (past == 0) return *this;
+    fail(" to start at a multiple of ", bytes, " bytes, got an address ", past, " past one");
   }
 
   template <class T>
@@ -168,6 +171,10 @@ class TensorArg {
   int64_t row_stride() const { return tensor_ == nullptr ? 0 : tensor_->stride(0); }
 
  private:
+  template <class... Parts>
+  [[noreturn]] void fail(const Parts&... parts) const {
+    refuse(args_.op_, "expected ", name_, parts...);
+  }
   bool is_int64() const { return tensor_ != nullptr && tensor_->scalar_type() == ScalarType::Long; }
   static std::string device_name(const Tensor& tensor) {
     return tensor.is_cuda() ? "cuda:" + std::to_string(tensor.get_device_index()) : "cpu";
@@ -238,8 +245,9 @@ inline FloatType float_type(const Tensor& tensor) {
 
 // The current stream of the tensor's device, for the launchers.
 inline CUstream_st* current_stream(const Tensor& tensor) {
-  STD_TORCH_CHECK(aoti_torch_get_current_cuda_stream != nullptr,
-                  "specfast: CUDA tensors need a CUDA build of torch");
+  if (aoti_torch_get_current_cuda_stream == nullptr) {
+    refuse("specfast", "CUDA tensors need a CUDA build of torch");
+  }
   void* stream = nullptr;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream));
   return static_cast<CUstream_st*>(stream);

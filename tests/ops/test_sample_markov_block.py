@@ -279,6 +279,10 @@ def test_opcheck(device: str) -> None:
         ({"prefix_lens": torch.zeros(1)}, "prefix_lens of dtype int32"),
         ({"d2t": torch.zeros(4, dtype=torch.int64)}, r"d2t of shape \[V=3\]"),
         ({"sampling": None}, "expected sampling as SamplingRules, got None"),
+        (
+            {"sampling": SamplingRules([1.0], torch.zeros(1, dtype=torch.int64))},  # type: ignore[arg-type]
+            "expected sampling.temperature as Tensor, got list",
+        ),
         ({"sampling": greedy(2)}, r"sampling.temperature of shape \[B=1\]"),
         ({"sampling": greedy(1, coins=Coins())}, "temperature, filters and seeds alone"),
         ({"sampling": greedy(1, token_bitmask=int32([[7]]))}, "got edits, penalties, a bitmask"),

@@ -84,6 +84,13 @@ ALL_OPS = (*ACCEPT_OPS, "sample_rows")
 SAMPLING = {
     "sampling as SamplingRules, got dict": {"sampling": {"temperature": torch.ones(B)}},
     "sampling as SamplingRules, got None": {"sampling": None},
+    "sampling.temperature as Tensor, got list": {"sampling.temperature": [1.0] * B},
+    "sampling.temperature as Tensor, got 0.7": {"sampling.temperature": 0.7},
+    "sampling.seeds as Tensor, got None": {"sampling.seeds": None},
+    "sampling.top_p as Tensor, got list": {"sampling.top_p": [0.9] * B},
+    "sampling.presence_penalty as Tensor, got tuple": {"sampling.presence_penalty": (0.5,) * B},
+    "sampling.edits.ids as Tensor, got list": {"sampling.edits.ids": [1, 2, 3, 4]},
+    "sampling.token_bitmask as Tensor, got list": {"sampling.token_bitmask": [[1]] * R},
     r"sampling.temperature of shape \[B=2\], got \[3\]": {"sampling.temperature": torch.ones(3)},
     "sampling.temperature of dtype float32, got float64": {"sampling.temperature": float64(B)},
     r"sampling.seeds of shape \[B=2\], got \[1\]": {"sampling.seeds": int64(1)},
@@ -139,6 +146,7 @@ ACCEPT = {
         "target_logits": torch.zeros(1, 2**20 + 1).expand(R, -1)
     },
     r"sampling.coins as Coins, got Tensor": {"sampling.coins": torch.zeros(B, N)},
+    "sampling.coins.final as Tensor, got list": {"sampling.coins.final": [0.5] * B},
     r"sampling.coins.accept of shape \[B=2, N=3\], got \[2, 2\]": {
         "sampling.coins.accept": torch.zeros(B, N - 1)
     },
@@ -202,6 +210,7 @@ SPARSE = Proposal(sparse_ids=ints(Q, 4), sparse_values=torch.zeros(Q, 4))
 RECORDED = Proposal(logits=torch.zeros(Q, V), records=RowRecord(ints(Q, 8)))
 PROPOSAL = {
     "proposal as Proposal, got Tensor": {"proposal": torch.zeros(Q, V)},
+    "proposal.probs as Tensor, got list": {"proposal.probs": [[1 / V] * V] * Q},
     "exactly one of proposal.logits, proposal.probs and proposal.sparse_ids, got 0": {
         "proposal": Proposal()
     },
@@ -327,7 +336,7 @@ def test_the_sound_call_goes_through(op: str) -> None:
 def test_a_bad_argument_is_named(op: str, message: str, changes: dict[str, Any]) -> None:
     if op == "accept_rejection" and "retrieve_next_token" in changes and changes is not TREE:
         changes = {"proposal.without_replacement": True, **changes}
-    with pytest.raises(RuntimeError, match=f"{op}: expected ({message})"):
+    with pytest.raises(RuntimeError, match=f"^{op}: expected ({message})"):
         call(op, changes)
 
 

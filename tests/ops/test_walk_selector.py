@@ -267,6 +267,10 @@ def test_opcheck(device: str) -> None:
         ({"anchors": torch.zeros(1)}, "anchors of dtype int32 or int64"),
         ({"prefix_lens": torch.zeros(1)}, "prefix_lens of dtype int32"),
         ({"sampling": None}, "expected sampling as SamplingRules, got None"),
+        (
+            {"sampling": SamplingRules([1.0], torch.zeros(1, dtype=torch.int64))},  # type: ignore[arg-type]
+            "expected sampling.temperature as Tensor, got list",
+        ),
         ({"sampling": plain(2)}, r"sampling.temperature of shape \[B=1\]"),
         ({"sampling": plain(1, coins=Coins())}, "temperature, filters and seeds alone"),
         ({"out": SelectedWalk.empty(1, 2, 3, "cpu")}, r"out.q of shape \[B=1, M=2, K=2\]"),

@@ -12,6 +12,11 @@ from specfast.sampling import Coins, LogitEdits, Proposal, RowRecord, SamplingRu
 Logprobs = Literal["raw", "processed"]
 Given = TypeVar("Given")
 
+_FILTERS = ("temperature", "seeds", "top_k", "top_p", "min_p")
+_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+_PROPOSAL = ("logits", "probs", "sparse_ids", "sparse_values", "row_of_node", "d2t")
+_EDITS = ("indptr", "ids", "counts", "biases")
+
 
 def finish_tensors(finish: FinishRules | None) -> tuple[Tensor | None, ...]:
     finish = finish or FinishRules()
@@ -26,24 +31,21 @@ def finish_tensors(finish: FinishRules | None) -> tuple[Tensor | None, ...]:
 
 def sampling_tensors(op: str, sampling: SamplingRules) -> tuple[Tensor | None, ...]:
     """All but the coins."""
-    expect(op, "sampling", sampling, SamplingRules)
     edits: tuple[Tensor | None, ...] = (None,) * 4
+    filters = filter_tensors(op, sampling)
+    penalties = _tensors(op, "sampling", sampling, _PENALTIES)
     if sampling.edits is not None:
         expect(op, "sampling.edits", sampling.edits, LogitEdits)
-        given = sampling.edits
-        edits = (given.indptr, given.ids, given.counts, given.biases)
-    return (
-        sampling.temperature,
-        sampling.seeds,
-        sampling.top_k,
-        sampling.top_p,
-        sampling.min_p,
-        sampling.repetition_penalty,
-        sampling.presence_penalty,
-        sampling.frequency_penalty,
-        *edits,
-        sampling.token_bitmask,
-    )
+        edits = _tensors(op, "sampling.edits", sampling.edits, _EDITS)
+    return (*filters, *penalties, *edits, *_tensors(op, "sampling", sampling, ("token_bitmask",)))
+
+
+def filter_tensors(op: str, sampling: SamplingRules) -> tuple[Tensor | None, ...]:
+    """Temperature, seeds, top-k, top-p and min-p."""
+    expect(op, "sampling", sampling, SamplingRules)
+    for name in ("temperature", "seeds"):
+        expect(op, f"sampling.{name}", getattr(sampling, name), Tensor)
+    return _tensors(op, "sampling", sampling, _FILTERS)
 
 
 def has_edits(sampling: SamplingRules) -> bool:
@@ -62,7 +64,8 @@ def coin_tensors(op: str, sampling: SamplingRules) -> tuple[Tensor | None, Tenso
     if sampling.coins is None:
         return None, None
     expect(op, "sampling.coins", sampling.coins, Coins)
-    return sampling.coins.accept, sampling.coins.final
+    accept, final = _tensors(op, "sampling.coins", sampling.coins, ("accept", "final"))
+    return accept, final
 
 
 def proposal_tensors(op: str, proposal: Proposal) -> tuple[Tensor | None, ...]:
@@ -74,19 +77,23 @@ def proposal_tensors(op: str, proposal: Proposal) -> tuple[Tensor | None, ...]:
                 f"{op}: expected proposal.logits_edited (the records are of edited logits: edit "
                 "the draft logits as they were for the draws), got False"
             )
-    return (
-        proposal.logits,
-        None if proposal.records is None else proposal.records.packed,
-        proposal.probs,
-        proposal.sparse_ids,
-        proposal.sparse_values,
-        proposal.row_of_node,
-        proposal.d2t,
-    )
+    logits, *others = _tensors(op, "proposal", proposal, _PROPOSAL)
+    return logits, None if proposal.records is None else proposal.records.packed, *others
+
+
+def _tensors(
+    op: str, name: str, record: object, fields: tuple[str, ...]
+) -> tuple[Tensor | None, ...]:
+    """Fields of ``record``, each a tensor or absent."""
+    values = tuple(getattr(record, field) for field in fields)
+    for field, value in zip(fields, values, strict=True):
+        if value is not None:
+            expect(op, f"{name}.{field}", value, Tensor)
+    return values
 
 
 def expect(op: str, name: str, value: object, record: type) -> None:
-    """Refuse anything but this record; torch would name neither the argument nor its fields."""
+    """Refuse anything but this type; torch would name neither the argument nor its fields."""
     if not isinstance(value, record):
         raise RuntimeError(f"{op}: expected {name} as {record.__name__}, got {said(value)}")
 

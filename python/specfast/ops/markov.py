@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from specfast.ops._arguments import expect, has_edits
+from specfast.ops._arguments import filter_tensors, has_edits
 from specfast.ops._fakes import register_in_place
 from specfast.sampling import DraftedBlock, SamplingRules
 
@@ -137,7 +137,7 @@ def sample_markov_block(
     [[0, 1]]
     """
     op = "sample_markov_block"
-    expect(op, "sampling", sampling, SamplingRules)
+    filters = filter_tensors(op, sampling)
     if has_edits(sampling) or sampling.coins is not None:
         raise RuntimeError(
             f"{op}: expected sampling of temperature, filters and seeds alone, got edits, "
@@ -156,11 +156,7 @@ def sample_markov_block(
         anchors,
         prefix_lens,
         d2t,
-        sampling.temperature,
-        sampling.seeds,
-        sampling.top_k,
-        sampling.top_p,
-        sampling.min_p,
+        *filters,
         out.tokens,
         out.records.packed,
         out.status,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specfast.ops._arguments import expect, has_edits
+from specfast.ops._arguments import filter_tensors, has_edits
 from specfast.ops._fakes import register_in_place
 from specfast.sampling import SamplingRules, SelectedWalk
 
@@ -87,7 +87,7 @@ def walk_selector(
     ([[5, 2]], [[[0.0, 1.0], [1.0, 0.0]]])
     """
     op = "walk_selector"
-    expect(op, "sampling", sampling, SamplingRules)
+    temperature, seeds, top_k, *_ = filter_tensors(op, sampling)
     if has_edits(sampling) or sampling.coins is not None:
         raise RuntimeError(
             f"{op}: expected sampling of temperature, filters and seeds alone, got edits, "
@@ -105,9 +105,9 @@ def walk_selector(
         successor,
         anchors,
         prefix_lens,
-        sampling.temperature,
-        sampling.seeds,
-        sampling.top_k,
+        temperature,
+        seeds,
+        top_k,
         out.tokens,
         out.q,
         out.status,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specfast.ops._arguments import expect, said, sampling_tensors
+from specfast.ops._arguments import expect, filter_tensors, said
 from specfast.ops._fakes import register_in_place
 from specfast.sampling import MergedRows, RowStats, SamplingRules
 
@@ -213,7 +213,7 @@ def merge_row_stats(
 
 def _sampling(op: str, sampling: SamplingRules) -> tuple[Tensor | None, ...]:
     """Temperature, seeds and filters; refuses what needs the logits of other shards."""
-    expect(op, "sampling", sampling, SamplingRules)
+    filters = filter_tensors(op, sampling)
     for name in (
         "repetition_penalty",
         "presence_penalty",
@@ -228,8 +228,7 @@ def _sampling(op: str, sampling: SamplingRules) -> tuple[Tensor | None, ...]:
                 f"{op}: expected no sampling.{name} (shards of a vocabulary sample from their "
                 f"logits as they are, with the request's own random numbers), got {said(value)}"
             )
-    temperature, seeds, top_k, top_p, min_p, *_ = sampling_tensors(op, sampling)
-    return temperature, seeds, top_k, top_p, min_p
+    return filters
 
 
 register_in_place("row_stats", "merge_row_stats")
