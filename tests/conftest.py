@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
 # The same examples on every run: a failure here is a failure everywhere.
 hypothesis.settings.register_profile("specfast", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("specfast")
+
+
+def pytest_configure() -> None:
+    """Spread the processes of pytest-xdist over the GPUs."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(worker) % torch.cuda.device_count())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
