@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,6 +68,15 @@ def test_depth_of_what_was_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     # The engine lets a request go before its last round is looked at.
     meter.release(7)
     assert meter.depth(7, 2) == 1
+
+
+def test_survivals_are_those_of_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests, survival = [request(4, 3), request(7, 3)], torch.tensor([[0.5, 0.25, 0.125, 0.0]] * 2)
+    for parents, expected in ((None, [0.5, 0.25]), (trees().parents, [])):
+        batch = replace(trees(), parents=parents, confidence=survival)
+        meter = metered(SlowDrafter(monkeypatch, batch), CPU)
+        meter.propose(requests, 5)
+        assert meter.survival(4, 2) == meter.confidence(4, 2) == expected
 
 
 def test_prompts_are_no_part_of_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,7 @@ def test_the_best_of_the_batch(seed: int, topk: int, depth: int, budget: int | N
     for b, length in enumerate(lens):
         verified = nodes.index[b, : length - 1].tolist()
         assert verified == ranked[b][: length - 1]
+        assert torch.equal(nodes.survival[b, : length - 1], candidates.scores[b, verified].exp())
         for i, candidate in enumerate(verified):
             parent = parent_of(candidates, b, candidate, topk)
             assert parent is None or parent in verified[:i]
@@ -126,6 +127,9 @@ def test_a_drafter_with_a_budget(tmp_path: Path) -> None:
         for b, length in enumerate(batch.verify_lens):
             assert torch.equal(batch.tokens[b, :length], whole.tokens[b, :length])
             assert torch.equal(batch.parents[b, :length], whole.parents[b, :length])
+        # Eleven paths that exclude each other where they part: at most one draft per level.
+        assert batch.confidence is not None
+        assert 0 < float(batch.confidence[0, : batch.verify_lens[0] - 1].sum()) < 4
     assert rounds[-1].verify_lens == [1, 1, 1]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -10,11 +10,21 @@ from typing import Any
 
 import pytest
 import torch
-from drafters.block_files import dspark_cases
+from drafters.block_files import BlockCase, dspark_cases
+from drafters.eagle_files import EagleCase, eagle3_cases
 from engine.models import plain_greedy, random_prompt, tiny_model
 from engine.test_verify_graphs import model_on, texts
 from specfast import SamplingParams, Status
-from specfast.drafters import DraftBatch, DraftRequest, DraftTarget, TrainedDrafter, load_drafter
+from specfast.drafters import (
+    DraftBatch,
+    DraftRequest,
+    DraftTarget,
+    TrainedDrafter,
+    TreeDrafter,
+    load_drafter,
+)
+from specfast.drafters.eagle import EagleModel
+from specfast.drafters.loader import DrafterModel
 from specfast.engine import Engine, Generation, VerifyTiers
 from specfast.ops.plan import ConfidenceForm
 from specfast.planner import (
@@ -193,9 +203,13 @@ def test_a_budget_comes_from_earlier_rounds(
 SMALL_VOCAB = 40
 
 
-def test_a_trained_drafter_is_planned(tmp_path: Path) -> None:
-    """A random DSpark is as unsure as it is wrong; greedy text stays the target's."""
-    case = next(case for case in dspark_cases() if case.name == "dspark")
+def proposed_by(
+    case: BlockCase | EagleCase,
+    path: Path,
+    drafter_of: Callable[[DrafterModel], TrainedDrafter],
+    planning: Planning | None,
+) -> int:
+    """Drafts of three requests, one of them sampled; greedy text is the target's."""
     model = tiny_model(
         vocab_size=SMALL_VOCAB,
         hidden_size=case.sizes.hidden,
@@ -204,30 +218,53 @@ def test_a_trained_drafter_is_planned(tmp_path: Path) -> None:
         num_key_value_heads=1,
         head_dim=64,
     )
-    loaded = load_drafter(case.write(tmp_path), DraftTarget.of(model))
+    drafter = drafter_of(load_drafter(case.write(path), DraftTarget.of(model)))
+    engine = Engine(
+        model, drafter, max_batch_size=4, verify_width=WIDTH, tiers=TIERS, planning=planning
+    )
     prompts = [[token % SMALL_VOCAB for token in prompt] for prompt in PROMPTS[:3]]
     sampled = SamplingParams(temperature=0.9, top_k=7, seed=5, max_new_tokens=15)
     params = [SamplingParams(max_new_tokens=15)] * 2 + [sampled]
+    ids = [engine.add_request(*one) for one in zip(prompts, params, strict=True)]
+    emitted: dict[int, list[int]] = {i: [] for i in ids}
+    total = 0
+    while engine.has_unfinished:
+        for output in engine.step():
+            assert output.status == Status.OK
+            emitted[output.request_id] += output.token_ids
+            total += output.num_proposed
+    plain = [plain_greedy(model, prompt, 15) for prompt in prompts[:2]]
+    assert [emitted[i] for i in ids[:2]] == plain
+    assert len(emitted[ids[2]]) == 15
+    return total
+
+
+def test_a_trained_drafter_is_planned(tmp_path: Path) -> None:
+    """A random DSpark is as unsure as it is wrong."""
+    case = next(case for case in dspark_cases() if case.name == "dspark")
 
     def proposed(planning: Planning | None) -> int:
-        drafter = TrainedDrafter(loaded, temperatures=[1.0, 0.5, 2.0, 1.0])
-        engine = Engine(
-            model, drafter, max_batch_size=4, verify_width=WIDTH, tiers=TIERS, planning=planning
-        )
-        ids = [engine.add_request(*one) for one in zip(prompts, params, strict=True)]
-        emitted: dict[int, list[int]] = {i: [] for i in ids}
-        total = 0
-        while engine.has_unfinished:
-            for output in engine.step():
-                assert output.status == Status.OK
-                emitted[output.request_id] += output.token_ids
-                total += output.num_proposed
-        plain = [plain_greedy(model, prompt, 15) for prompt in prompts[:2]]
-        assert [emitted[i] for i in ids[:2]] == plain
-        assert len(emitted[ids[2]]) == 15
-        return total
+        def drafter_of(model: DrafterModel) -> TrainedDrafter:
+            return TrainedDrafter(model, temperatures=[1.0, 0.5, 2.0, 1.0])
+
+        return proposed_by(case, tmp_path, drafter_of, planning)
 
     assert proposed(Planning("compact", TABLE)) < 0.6 * proposed(None)
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_trees_are_planned_unless_they_are_drawn(drawn: bool, tmp_path: Path) -> None:
+    case = next(case for case in eagle3_cases() if case.name == "safeailab")
+
+    def proposed(planning: Planning | None) -> int:
+        def drafter_of(model: DrafterModel) -> TrainedDrafter:
+            assert isinstance(model, EagleModel)
+            return TreeDrafter(model, WIDTH, 3, 3, drawn=drawn)
+
+        return proposed_by(case, tmp_path, drafter_of, planning)
+
+    whole, planned = proposed(None), proposed(Planning("compact", TABLE))
+    assert planned == whole if drawn else planned < 0.6 * whole
 
 
 def test_what_only_a_device_drafter_can_do_is_refused(device: str) -> None:

@@ -32,7 +32,8 @@ class DraftMeter:
             draft = self._drafter.propose(requests, verify_width)
         ids = [request.request_id for request in requests]
         self._node_depths = dict(zip(ids, node_depths(draft), strict=True))
-        survival = draft.survival()
+        # Nodes of a tree are no positions.
+        survival = draft.survival() if draft.parents is None else None
         self._survivals, self._confidences = {}, {}
         if survival is not None and draft.confidence is not None:
             self._survivals = dict(zip(ids, survival.tolist(), strict=True))

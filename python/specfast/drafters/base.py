@@ -57,7 +57,8 @@ class DraftBatch:
                                      they are verified target-only, which is exact as well
     confidence : float32 [B, N - 1] or None
                                      of a chain, how sure the drafter is of each draft, from what
-                                     stands before it
+                                     stands before it; of a tree that no coin chose, with the form
+                                     "survival", of each node and its path, best nodes first
     confidence_form, temperatures    of ``confidence``, as ``ops.schedule_verify_lens`` takes them
     status : B ints or None          specfast.Status bits that the drafter met, for the round's
 

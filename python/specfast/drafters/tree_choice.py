@@ -15,11 +15,13 @@ from specfast.drafters.eagle_tree import TreeCandidates
 class ChosenNodes:
     """What becomes nodes 1, 2, ... of B trees, best first, so that any prefix is a tree.
 
-    index : int32 [B, N - 1]    candidates; a parent comes before its children
-    verify_lens : int32 [B]     nodes that are verified, the anchor included
+    index : int32 [B, N - 1]         candidates; a parent comes before its children
+    survival : float32 [B, N - 1]    the drafter's probability of the path to each
+    verify_lens : int32 [B]          nodes that are verified, the anchor included
     """
 
     index: Tensor
+    survival: Tensor
     verify_lens: Tensor
 
 
@@ -44,8 +46,8 @@ def choose_nodes(
     )
     ranked = scores.gather(1, index.long()).sort(dim=1, descending=True, stable=True)
     lens = 1 + (ranked.values > -torch.inf).sum(1, dtype=torch.int32)
+    survival = ranked.values.exp()
     if budget is not None:
-        survival = ranked.values.exp()
         schedule = ops.schedule_verify_lens(survival, budget, max_lens=lens, epsilon=0)
         lens = schedule.verify_lens
-    return ChosenNodes(index.gather(1, ranked.indices), lens)
+    return ChosenNodes(index.gather(1, ranked.indices), survival, lens)

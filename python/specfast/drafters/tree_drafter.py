@@ -126,7 +126,13 @@ class TreeDrafter(TrainedDrafter):
         lens: list[int] = nodes.verify_lens.tolist()
         usable = candidates.num_usable.tolist()
         status = draft_status([min(limit, depth) for limit in limits], usable)
-        return DraftBatch(tree.draft_tokens.int(), lens, tree.parents, status=status)
+        return DraftBatch(
+            tree.draft_tokens.int(),
+            lens,
+            tree.parents,
+            confidence=nodes.survival,
+            status=status,
+        )
 
     def _draw(
         self, requests: Sequence[DraftRequest], num_nodes: int, depth: int, limits: list[int]
