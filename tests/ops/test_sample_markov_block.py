@@ -32,6 +32,7 @@ from specfast import (
     DraftedBlock,
     Proposal,
     RowKind,
+    SamplingRules,
     Status,
     ops,
     reference,
