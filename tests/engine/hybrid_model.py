@@ -182,7 +182,7 @@ class HybridAdapter:
         self.longest_kept = max(self.longest_kept, len(after))
         out = module.out(rows.by_row(torch.stack(outs, dim=1)))
         if rows.last_only:
-            return out, (state, window.contiguous())
+            return out, (state, window)
         return out, [rows.by_row(torch.stack(item, dim=1)) for item in zip(*after, strict=True)]
 
 

@@ -11,12 +11,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from accept_batches import int32
-from engine.models import VOCAB, tiny_model
+from engine.drafters import OracleDrafter
+from engine.hybrid_model import hybrid_model
+from engine.models import VOCAB, plain_greedy, tiny_model
+from engine.test_recurrent_states import check_states
+from engine.test_recurrent_target import engine_of
 from specfast import Engine, RowStats, SamplingParams, SamplingRules, ops
 from specfast.drafters import DraftBatch
 from specfast.drafters.base import DraftRequest
 from specfast.engine.rank_agreement import RankAgreement, Site
 from torch import Tensor
+from transformers import PreTrainedModel
 
 NUM_RANKS = 2
 # Long enough for a busy machine; nothing waits longer, whatever goes wrong.
@@ -115,14 +120,18 @@ class RankDrafter:
         pass
 
 
-def generated(rank: int, agreement: RankAgreement | None) -> list[list[int]]:
-    """Texts of an engine per rank; the models differ as if each had its own rounding."""
-    model = tiny_model()
+def rounded(model: PreTrainedModel, rank: int) -> PreTrainedModel:
     if rank == 1:
         rng = torch.Generator().manual_seed(1)
         for parameter in model.parameters():
             noise = torch.randn(parameter.shape, generator=rng)
             parameter.data *= 1 + 0.02 * noise
+    return model
+
+
+def generated(rank: int, agreement: RankAgreement | None) -> list[list[int]]:
+    """Texts of an engine per rank; the models differ as if each had its own rounding."""
+    model = rounded(tiny_model(), rank)
     texts = []
     for params in (
         SamplingParams(max_new_tokens=12),
@@ -131,6 +140,23 @@ def generated(rank: int, agreement: RankAgreement | None) -> list[list[int]]:
         engine = Engine(model, RankDrafter(rank), seed=9, verify_width=5, agreement=agreement)
         texts += [text.token_ids for text in engine.generate([[3, 1, 4], [1, 5]], params)]
     return texts
+
+
+def recurrent(rank: int, agreement: RankAgreement) -> tuple[list[int], list[int]]:
+    """A text of recurrent targets, whose states are their own model's of that text.
+
+    What rank 0 will say is drafted, and rank 1 would not accept all of it. Second, its own text.
+    """
+    prompt, model = [3, 1, 4], rounded(hybrid_model(), rank)
+    drafter = OracleDrafter([prompt + plain_greedy(hybrid_model(), prompt, 20)])
+    engine = engine_of(model, drafter, agreement=agreement)
+    engine.add_request(prompt, SamplingParams(max_new_tokens=20))
+    text = []
+    while engine.has_unfinished:
+        (output,) = engine.step()
+        text += output.token_ids
+        check_states(engine, model)
+    return text, plain_greedy(model, prompt, 20)
 
 
 class Messages(logging.Handler):
@@ -151,6 +177,7 @@ def scenarios(rank: int) -> dict[str, Any]:
 
     results["generated"] = generated(rank, RankAgreement())
     results["generated alone"] = generated(rank, None)
+    results["recurrent"] = recurrent(rank, RankAgreement())
 
     logger = logging.getLogger("specfast.engine.rank_agreement")
     messages = Messages()

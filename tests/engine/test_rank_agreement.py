@@ -126,6 +126,13 @@ def test_engines_of_two_ranks_emit_what_rank_0_decides(ranks: list) -> None:
     assert all(a != b for a, b in alone)
 
 
+def test_states_follow_the_text_of_rank_0(ranks: list) -> None:
+    """By each rank's own model, as the processes have checked after every round."""
+    (text, own), (same, other) = (rank["recurrent"] for rank in ranks)
+    assert text == same == own
+    assert other != own
+
+
 def test_comparisons_can_be_switched_off(ranks: list) -> None:
     assert [rank["never"] for rank in ranks] == [[], []]
 

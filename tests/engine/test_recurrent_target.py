@@ -311,8 +311,13 @@ NUMBER = [StateItem((1,), torch.float32)]
             "expected modules that a forward calls, got layers",
         ),
         (
-            WrongAdapter(lambda _: {"layers.0": NUMBER}, lambda x: (x, [torch.zeros(3, 1)])),
-            r"of 'layers.0' to be float32 \[2, 32\], float32 \[2, 1\], got .*float32 \[3, 1\]",
+            WrongAdapter(lambda _: {"layers.0": NUMBER}, lambda x: (x, [torch.zeros(2, 1)])),
+            r"of 'layers.0' to be float32 \[2, 32\], float32 \[1, 1\], got .*float32 \[2, 1\]",
+        ),
+        (
+            # Right for a prompt, wrong for a round of two requests.
+            WrongAdapter(lambda _: {"layers.0": NUMBER}, lambda x: (x, [torch.zeros(1, 1)])),
+            r"of 'layers.0' to be float32 \[2, 32\], float32 \[2, 1\], got .*float32 \[1, 1\]",
         ),
         (
             WrongAdapter(lambda _: {"layers.0": NUMBER}, lambda x: (x, [])),

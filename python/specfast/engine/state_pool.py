@@ -70,7 +70,7 @@ class RowStates:
 
     def commit(self, record: AcceptRecord) -> None:
         """Bring the requests to where the target agreed; ``record.accept_index`` names rows."""
-        states = [s[None] for name in self._pool.states for s in self._after[name]]
+        states = [s.contiguous()[None] for name in self._pool.states for s in self._after[name]]
         pools = [p[None] for of_layer in self._pool.states.values() for p in of_layer]
         for first in range(0, len(states), _MAX_BUFFERS):
             ops.commit_state(

@@ -50,7 +50,7 @@ class Target:
         previous = model.config._attn_implementation
         model.set_attn_implementation(IMPLEMENTATION)
         try:
-            attention, states = CausalProbe(model), ProbeStates(self.recurrent, [2])
+            attention, states = CausalProbe(model), ProbeStates(self.recurrent)
             with torch.inference_mode():
                 ids, positions = torch.tensor([[0, 0], [0, 1]], device=self.device).unbind()
                 logits = self.forward(ids, positions, attention, states)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -89,34 +88,33 @@ class _EachRowItself:
 
 
 class ProbeStates:
-    """Answers one forward's recurrent layers from empty states and checks what they say.
+    """Answers one forward of two rows from empty states and checks what the adapter says.
 
-    rows_per_request : of each of the forward's requests
+    The rows are a prompt, or, with ``apart``, a round of two requests.
     """
 
-    def __init__(self, recurrent: RecurrentLayers, rows_per_request: list[int]) -> None:
+    def __init__(self, recurrent: RecurrentLayers, *, apart: bool = False) -> None:
         self._recurrent = recurrent
-        self._lens = rows_per_request
+        self._apart = apart
         self._called: set[str] = set()
 
     def advance(self, name: str, module: nn.Module, hidden_states: Tensor) -> Tensor:
         self._called.add(name)
         assert self._recurrent.adapter is not None
-        device, num_rows = hidden_states.device, len(hidden_states)
-        indptr = torch.tensor([0, *accumulate(self._lens)], dtype=torch.int32, device=device)
+        device, places = hidden_states.device, [[0], [1]] if self._apart else [[0, 1]]
         rows = ChainRows(
-            indptr,
-            torch.arange(num_rows, device=device).view(len(self._lens), -1),
-            torch.arange(num_rows, device=device),
-            starts_empty=True,
+            torch.tensor([0, 1, 2] if self._apart else [0, 2], dtype=torch.int32, device=device),
+            torch.tensor(places, device=device),
+            torch.tensor([0, 1], device=device),
+            starts_empty=not self._apart,
+            last_only=not self._apart,
         )
-        items = self._recurrent.items[name]
-        before = [
-            torch.zeros(len(self._lens), *i.shape, dtype=i.dtype, device=device) for i in items
-        ]
+        items, count = self._recurrent.items[name], len(places)
+        before = [torch.zeros(count, *i.shape, dtype=i.dtype, device=device) for i in items]
         out, after = self._recurrent.adapter.advance(module, hidden_states, before, rows)
+        # One state: after the last row of the prompt, or after the only row of each request.
         expected = [(hidden_states.shape, hidden_states.dtype)]
-        expected += [(torch.Size([num_rows, *item.shape]), item.dtype) for item in items]
+        expected += [(torch.Size([count, *item.shape]), item.dtype) for item in items]
         got = [(tensor.shape, tensor.dtype) for tensor in (out, *after)]
         if got != expected:
             raise ValueError(
@@ -170,7 +168,7 @@ def refuse_hidden_state(
         forward(
             torch.tensor([token, 0], device=model.device),
             _EachRowItself(),
-            ProbeStates(recurrent, [1, 1]),
+            ProbeStates(recurrent, apart=True),
         )[1]
         for token in (vocab_size // 3, 2 * vocab_size // 3)
     )
