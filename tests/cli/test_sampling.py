@@ -128,6 +128,27 @@ def test_what_cannot_be_done_is_one_sentence(
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--top-p", 0.5), "specfast: --top-p has no effect without --temperature\n"),
+        (
+            ("--top-k", 5, "--min-p", 0.1),
+            "specfast: --top-k and --min-p have no effect without --temperature\n",
+        ),
+        (("--top-k", 1), ""),
+        (("--temperature", 0, "--top-p", 0.5), ""),
+        (("--temperature", 0.7, "--top-p", 0.5), ""),
+    ],
+)
+def test_filters_that_nothing_goes_through_are_named(
+    model_path: Path, options: tuple[object, ...], said: str
+) -> None:
+    shared = ("--model", model_path, "--max-new-tokens", 3, "--no-plain")
+    result = run(PROMPT, *shared, *options)
+    assert (result.exit_code, result.stderr) == (0, said)
+
+
 def test_greedy_by_any_name_can_be_checked(model_path: Path) -> None:
     for options in (("--temperature", 0, "--top-p", 0.5), ("--temperature", 2, "--top-k", 1)):
         result = run(PROMPT, "--model", model_path, "--max-new-tokens", 12, "--check", *options)

@@ -62,7 +62,7 @@ def generate(
     max_new_tokens: MaxNewTokensOption = 128,
     device: DeviceOption = None,
     dtype: DtypeOption = None,
-    temperature: TemperatureOption = 0.0,
+    temperature: TemperatureOption = None,
     top_k: TopKOption = 0,
     top_p: TopPOption = 1.0,
     min_p: MinPOption = 0.0,

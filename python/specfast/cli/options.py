@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -64,7 +65,7 @@ TiersOption = Annotated[
     ),
 ]
 MaxNewTokensOption = Annotated[int, typer.Option(min=1, help="Per prompt.")]
-TemperatureOption = Annotated[float, typer.Option(help="0: greedy.")]
+TemperatureOption = Annotated[float | None, typer.Option(help="0: greedy.", show_default="0")]
 TopKOption = Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0: all.")]
 TopPOption = Annotated[float, typer.Option(help="Keep the likeliest with this share.")]
 MinPOption = Annotated[
@@ -79,12 +80,23 @@ IgnoreEosOption = Annotated[bool, typer.Option("--ignore-eos", help="Go on to th
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")]
 
 
-def sampling_params(**options: Any) -> SamplingParams:
-    """``SamplingParams`` of a command's options."""
+def sampling_params(temperature: float | None, **options: Any) -> SamplingParams:
+    """``SamplingParams`` of a command's options.
+
+    Filters without a temperature change nothing, which stderr is told: who asks for greedy text by
+    ``--temperature 0`` knows.
+    """
     try:
-        return SamplingParams(**options)
+        params = SamplingParams(temperature=0.0 if temperature is None else temperature, **options)
     except ValueError as error:
         raise CliError(str(error)) from error
+    idle = {"--top-k": params.top_k > 1, "--top-p": params.top_p < 1, "--min-p": params.min_p > 0}
+    given = [name for name, is_given in idle.items() if is_given]
+    if temperature is None and given:
+        verb = "has" if len(given) == 1 else "have"
+        names = " and ".join(given)
+        print(f"specfast: {names} {verb} no effect without --temperature", file=sys.stderr)
+    return params
 
 
 def parsed_tiers(text: str | None) -> tuple[int, ...] | None:
