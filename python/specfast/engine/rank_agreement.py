@@ -49,7 +49,8 @@ class RankAgreement:
     that is on, the values of rank 0 take the place of those of the others, in one message. At a
     site that is off every rank goes on with its own, which are equal where all of them come from
     equal bytes (``merge_row_stats``); 64-bit digests of them are compared now and then, without
-    waiting, and a difference is logged as a warning by every rank.
+    waiting, and a difference is logged as a warning by every rank. The last comparison is the
+    caller's: who ends the group calls :meth:`flush` before.
 
     Parameters
     ----------
