@@ -23,6 +23,7 @@ from specfast.drafters.block_context import BlockContext, CachedContexts
 from specfast.drafters.dflash import DFlashModel
 from specfast.drafters.draws import ChainDrafts, DraftSampler
 from specfast.drafters.loader import load_drafter
+from specfast.sampling import SamplingRules
 from torch import Tensor
 
 CASES = {case.name: case for case in [*dflash_cases(), *dspark_cases(), *dflash2_cases()]}
@@ -38,9 +39,12 @@ def load(case: BlockCase, path: Path) -> tuple[DFlashModel, BlockFormula]:
     return model, case.formula(as_formula(target))
 
 
-def draft(model: DFlashModel, context: BlockContext, anchor: int) -> ChainDrafts:
-    """Greedy drafts of one request."""
-    sampler = DraftSampler.greedy(1, torch.device("cpu"))
+def draft(
+    model: DFlashModel, context: BlockContext, anchor: int, temperature: float = 0.0
+) -> ChainDrafts:
+    """Drafts of one request."""
+    rules = SamplingRules(torch.tensor([temperature]), torch.tensor([5]))
+    sampler = DraftSampler(rules, torch.zeros(1, dtype=torch.int32))
     num_drafts = model.block_spec.num_proposals
     drafts = model.draft(only(context), torch.tensor([anchor]), num_drafts, sampler)
     return drafts.of_request(0)
@@ -66,33 +70,32 @@ def compare(case: BlockCase, path: Path) -> None:
         (NUM_PROMPT, NUM_PROMPT + NUM_COMMITTED, ANCHORS[1]),
     ):
         model.extend(only(context), torch.tensor(taps[None, start:end], dtype=torch.float32))
-        rows = [formula.context(row) for row in taps[:end]]
-        hidden = formula.block(rows, anchor, MASK, case.num_rows)
+        context_rows = [formula.context(row) for row in taps[:end]]
+        hidden = formula.block(context_rows, anchor, MASK, case.num_rows)
         close(model.block(only(context), torch.tensor([anchor]))[0], hidden)
         drafts = draft(model, context, anchor)
-        check_drafts(case, formula, hidden if case.from_anchor else hidden[1:], anchor, drafts)
+        rows = hidden if case.from_anchor else hidden[1:]
+        if case.selector is None:
+            check_drafts(case, formula, rows, anchor, drafts)
+        else:
+            check_walk(case, formula, rows, anchor, drafts)
+            drawn = draft(model, context, anchor, temperature=3.0)
+            check_walk(case, formula, rows, anchor, drawn, temperature=3.0)
         # Drafting leaves no rows behind.
         for layer in range(NUM_LAYERS):
             keys, values = context.layers[layer].rows()
             kept = len(keys)
             window = model.block_spec.spans[layer].window
             assert kept == (end if window is None else min(end, window - 1))
-            close(keys, formula.context_keys(layer, rows)[-kept:])
-            close(values, formula.context_values(layer, rows)[-kept:])
+            close(keys, formula.context_keys(layer, context_rows)[-kept:])
+            close(values, formula.context_values(layer, context_rows)[-kept:])
 
 
 def check_drafts(
     case: BlockCase, formula: BlockFormula, h: list[Array], anchor: int, drafts: ChainDrafts
 ) -> None:
     t = formula.tensors
-    if case.selector is not None:
-        tokens, tables = selected(t, h, anchor, *case.selector)
-        assert drafts.tokens.tolist() == tokens
-        assert drafts.candidates is not None
-        for row, ids, table in zip(drafts.logits, drafts.candidates, tables, strict=True):
-            assert ids.tolist() == list(table)
-            close(row, list(table.values()))
-        return
+    assert drafts.logits is not None
     offsets = vocabulary_map(case.sizes)[0]
     tokens, logits, state = [anchor], [], np.zeros(RANK)
     for row in h:
@@ -114,6 +117,30 @@ def check_drafts(
         inputs = row if case.confidence == "alone" else np.concatenate([row, w1[previous]])
         expected.append(t["confidence_head.proj.weight"][0] @ inputs)
     close(drafts.confidence, np.array(expected) + t["confidence_head.proj.bias"])
+
+
+def check_walk(
+    case: BlockCase,
+    formula: BlockFormula,
+    h: list[Array],
+    anchor: int,
+    drafts: ChainDrafts,
+    temperature: float = 0.0,
+) -> None:
+    """Candidates and their law in each slot, after the token that was taken before it."""
+    assert case.selector is not None
+    assert drafts.candidates is not None
+    assert drafts.q is not None
+    tokens = drafts.tokens.tolist()
+    if temperature == 0:
+        assert tokens == selected(formula.tensors, h, anchor, *case.selector)[0]
+    for slot, row in enumerate(h):
+        previous = tokens[slot - 1] if slot else anchor
+        _, (table,) = selected(formula.tensors, [row], previous, *case.selector)
+        assert drafts.candidates[slot].tolist() == list(table)
+        scores = torch.tensor(list(table.values()))
+        law = (scores / temperature).softmax(0) if temperature else scores == scores.max()
+        close(drafts.q[slot], law.tolist())
 
 
 def close(ours: Tensor, expected: Any) -> None:

@@ -45,9 +45,9 @@ def compare(name: str, path: Path) -> None:
         alone: ChainDrafts = chain.draft(NUM_DRAFTS)
         own = batch.of_request(b)
         assert own.tokens.tolist() == alone.tokens.tolist()
-        torch.testing.assert_close(own.logits, alone.logits, rtol=1e-4, atol=1e-4)
-        if alone.confidence is not None:
-            torch.testing.assert_close(own.confidence, alone.confidence, rtol=1e-4, atol=1e-4)
+        for field in ("logits", "candidates", "q", "confidence"):
+            mine, expected = getattr(own, field), getattr(alone, field)
+            torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -22,6 +22,7 @@ from drafters.block_comparison import (
 from drafters.block_files import (
     MASK,
 )
+from specfast import ops
 from specfast.drafters.block_context import BlockContext, Contexts, block_visibility
 from specfast.drafters.checkpoint.spec import SpanSpec
 from specfast.drafters.checkpoint.weights import Weights
@@ -29,6 +30,7 @@ from specfast.drafters.dflash import DFlashModel
 from specfast.drafters.draws import ChainDrafts, DraftSampler
 from specfast.drafters.dspark import DSparkModel, MarkovHead
 from specfast.drafters.layers import KeyRows, LayerCache
+from specfast.sampling import DraftedBlock, RowRecord
 from torch import Tensor
 
 
@@ -156,6 +158,43 @@ def test_a_cache_that_is_cut_too_short_fails(
         close(block(), expected)
 
 
+def step_by_step(
+    monkeypatch: pytest.MonkeyPatch, previous: Callable[[list[Tensor]], Tensor]
+) -> None:
+    """Blocks of one step each, so that no state goes on, after a token of those ``seen``."""
+    whole = ops.sample_markov_block
+
+    def mutant(
+        logits: Tensor,
+        w1: Tensor,
+        w2: Tensor,
+        anchors: Tensor,
+        *sampling: Any,
+        hidden_rows: Tensor | None,
+        **head: Any,
+    ) -> DraftedBlock:
+        seen, records = [anchors], []
+        for step in range(logits.shape[1]):
+            at = slice(step, step + 1)
+            rows = None if hidden_rows is None else hidden_rows[:, at].contiguous()
+            token = previous(seen)
+            block = whole(logits[:, at], w1, w2, token, *sampling, hidden_rows=rows, **head)
+            seen.append(block.tokens[:, 0])
+            records.append(block.records)
+        return DraftedBlock(torch.stack(seen[1:], 1), RowRecord.of_levels(records), block.status)
+
+    monkeypatch.setattr(ops, "sample_markov_block", mutant)
+
+
+@pytest.mark.parametrize("name", ["dspark", "dspark-nested"])
+def test_a_block_without_a_state_may_go_step_by_step(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What two mutants of the head are made of is no mutant itself."""
+    step_by_step(monkeypatch, lambda seen: seen[-1])
+    compare(CASES[name], tmp_path)
+
+
 @pytest.mark.parametrize("name", ["dspark", "dspark-nested", "dspark-rnn", "dspark-speculators"])
 class TestMutantsOfTheHead:
     def fails(self, name: str, path: Path) -> None:
@@ -183,14 +222,7 @@ class TestMutantsOfTheHead:
     def test_the_token_before_is_late(
         self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        bias = MarkovHead.bias
-        seen: list[Tensor] = []
-
-        def late(self: MarkovHead, previous: Tensor, hidden: Tensor, state: Tensor) -> Any:
-            seen.append(previous)
-            return bias(self, seen[max(len(seen) - 2, 0)], hidden, state)
-
-        monkeypatch.setattr(MarkovHead, "bias", late)
+        step_by_step(monkeypatch, lambda seen: seen[max(len(seen) - 2, 0)])
         self.fails(name, tmp_path)
 
     def test_state_is_lost(
@@ -198,10 +230,20 @@ class TestMutantsOfTheHead:
     ) -> None:
         if CASES[name].markov != "rnn":
             return
-        bias = MarkovHead.bias
-        monkeypatch.setattr(
-            MarkovHead, "bias", lambda self, p, h, s: bias(self, p, h, torch.zeros_like(s))
-        )
+        step_by_step(monkeypatch, lambda seen: seen[-1])
+        self.fails(name, tmp_path)
+
+    def test_hidden_state_of_another_row(
+        self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if CASES[name].markov == "vanilla":
+            return
+        split = MarkovHead._split
+
+        def shifted(self: MarkovHead, hidden: Tensor) -> tuple[Tensor | None, Tensor | None]:
+            return split(self, hidden.roll(1, 1))
+
+        monkeypatch.setattr(MarkovHead, "_split", shifted)
         self.fails(name, tmp_path)
 
 
@@ -231,6 +273,7 @@ def test_context_does_not_know_what_comes_later(name: str, tmp_path: Path) -> No
             own = rows[max(first - (one.length - one.num_rows), 0) :]
             assert len(own) > 0
             torch.testing.assert_close(own, more[: len(own)])
-    before = draft(model, short, 3)
+    anchors = torch.tensor([3])
+    before = model.block(only(short), anchors)
     draft(model, short, 9)
-    assert torch.equal(draft(model, short, 3).logits, before.logits)
+    assert torch.equal(model.block(only(short), anchors), before)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,9 +29,10 @@ from drafters.small_vocabulary import (
 from specfast import SamplingParams, ops
 from specfast.drafters import DraftBatch, TrainedDrafter
 from specfast.drafters.draws import DraftSampler
-from specfast.drafters.dspark import DSparkModel
+from specfast.drafters.dspark import MarkovHead
 from specfast.drafters.sampling import sampling_rules
 from specfast.records import AcceptRecord
+from specfast.sampling import SelectedWalk
 from torch import Tensor
 
 NUM_DRAFTS, NUM_STREAMS, LENGTH = 2, 1500, 3
@@ -194,19 +196,21 @@ class TestNanAfterSomeDraft:
 
 
 def uncorrected_q(monkeypatch: pytest.MonkeyPatch) -> None:
-    walk = DSparkModel._walk
+    draw = MarkovHead.draw
 
     def mutant(
-        self: DSparkModel, hidden: Tensor, logits: Tensor, anchors: Tensor, sampler: DraftSampler
-    ) -> tuple[Tensor, Tensor]:
-        _, tokens = walk(self, hidden, logits, anchors, sampler)
+        self: MarkovHead, hidden: Tensor, logits: Tensor, anchors: Tensor, sampler: DraftSampler
+    ) -> Tensor:
+        before = logits.clone()
+        tokens = draw(self, hidden, logits, anchors, sampler)
+        logits.copy_(before)
         sampler.levels = [
             ops.sample_rows(row, sampler._rules, sampler._prefix_lens, num_draws=0).records
             for row in logits.unbind(1)
         ]
-        return logits, tokens
+        return tokens
 
-    monkeypatch.setattr(DSparkModel, "_walk", mutant)
+    monkeypatch.setattr(MarkovHead, "draw", mutant)
 
 
 def levels_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,12 +229,13 @@ def levels_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def argmax_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    def mutant(self: DraftSampler, logits: Tensor) -> Tensor:
-        draw(self, logits)
-        return logits.argmax(-1)
+    def mutant(self: DraftSampler, logits: Tensor, *head: Any, **more: Any) -> Tensor:
+        draw(self, logits, *head, **more)
+        best = logits.argmax(-1)
+        return best + more["d2t"][best]
 
-    draw = DraftSampler.draw
-    monkeypatch.setattr(DraftSampler, "draw", mutant)
+    draw = DraftSampler.draw_block
+    monkeypatch.setattr(DraftSampler, "draw_block", mutant)
 
 
 def another_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +253,16 @@ def another_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
             sampler.levels[-1] = ops.sample_rows(logits, warmer, lens, level=level).records
             return tokens
 
+        def warmer_walk(*slots: Any) -> SelectedWalk:
+            walk = of_slots(*slots)
+            sampler._rules, rules = warmer, sampler._rules
+            q = of_slots(*slots).q
+            sampler._rules = rules
+            return replace(walk, q=q)
+
+        of_slots = sampler.walk
         sampler.draw = mutant  # type: ignore[method-assign]
+        sampler.walk = warmer_walk  # type: ignore[method-assign]
         return sampler
 
     monkeypatch.setattr(DraftSampler, "of", colder)

@@ -16,9 +16,8 @@ from specfast.drafters import (
     DraftSlots,
     TrainedDrafter,
 )
-from specfast.drafters.draws import probabilities
 from specfast.records import AcceptRecord
-from specfast.sampling import Proposal
+from specfast.sampling import Proposal, RowKind, RowRecord
 from torch import Tensor
 
 
@@ -77,12 +76,27 @@ def _rows_of_q(proposal: Proposal, b: int, width: int) -> Tensor:
     else:
         assert proposal.logits is not None
         assert proposal.records is not None
-        table = probabilities(proposal.logits, proposal.records)[None]
+        table = _probabilities(proposal.logits, proposal.records)[None]
     if proposal.row_of_node is not None:
         rows = proposal.row_of_node[b, : width - 1]
         return table[:, rows.clamp(min=0)].transpose(0, 1)
     rows = torch.arange(b * (width - 1), (b + 1) * (width - 1))
     return table[:, rows].transpose(0, 1)
+
+
+def _probabilities(rows: Tensor, records: RowRecord) -> Tensor:
+    """float32 [R, K]: what ``rows`` [R, K] and their records say of each column."""
+    values = rows.double()
+    ids = torch.arange(rows.shape[1], device=rows.device)
+    cut, cut_id = records.cut_value.double()[:, None], records.cut_id[:, None]
+    kept = (values > cut) | ((values == cut) & (ids <= cut_id))
+    exponents = (values - records.max.double()[:, None]) * records.scale.double()[:, None]
+    grid = torch.where(kept, (exponents.exp() * 2.0**40).floor(), 0.0)
+    ordinary = (grid / records.mass.double()[:, None]).float()
+    kind = records.kind[:, None]
+    point = (ids == records.argmax[:, None]).float()
+    shares = torch.where(kind == RowKind.POINT_MASS, point, ordinary)
+    return torch.where(kind == RowKind.UNUSABLE, 0.0, shares)
 
 
 class NotedHost(TrainedDrafter):

@@ -144,8 +144,12 @@ class DFlashModel:
     ) -> ChainDrafts:
         """At most ``num_drafts`` after each anchor [B], one per proposal of a block."""
         logits = self.logits(self.draft_rows(contexts, anchors, num_drafts))
+        return ChainDrafts(self._drawn(logits, sampler), logits)
+
+    def _drawn(self, logits: Tensor, sampler: DraftSampler) -> Tensor:
+        """Target ids [B, m] drawn from ``logits`` [B, m, draft vocabulary], each by itself."""
         tokens = torch.stack([sampler.draw(level) for level in logits.unbind(1)], 1)
-        return ChainDrafts(self.target_ids(tokens), logits)
+        return self.target_ids(tokens)
 
     def _embedded(self, anchors: Tensor) -> Tensor:
         masks = self.block_spec.num_rows - 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from specfast.drafters.block_context import Contexts
@@ -29,7 +28,7 @@ class DFlash2Model(DFlashModel):
     ) -> ChainDrafts:
         """As :meth:`DFlashModel.draft`; each draft is one of its slot's candidates.
 
-        ``logits`` are the scores of the candidates after the draft that was walked.
+        ``q`` is the law of the candidates after the draft that was walked.
         """
         hidden = self.draft_rows(contexts, anchors, num_drafts)
         values, candidates = _top_k(self.logits(hidden), self.selector.top_k)
@@ -37,16 +36,17 @@ class DFlash2Model(DFlashModel):
         if self.selector.softcap is not None:
             unary = self.selector.softcap * (unary / self.selector.softcap).tanh()
         keys = self.weights.linear("candidate_selector.hidden_projection", hidden)
-        before = self.weights["candidate_selector.predecessor_codebook"]
-        after = self.weights["candidate_selector.successor_codebook"]
-        scores, tokens = [], [anchors]
-        for slot, ids in enumerate(candidates.unbind(1)):
-            # A walk, not the best path: what comes later has no say in this choice.
-            wanted = before[tokens[-1]] * keys[:, slot]
-            pair = torch.einsum("bkr,br->bk", after[ids], wanted)
-            scores.append(unary[:, slot] + pair.float())
-            tokens.append(ids.gather(1, sampler.draw(scores[-1])[:, None])[:, 0])
-        return ChainDrafts(torch.stack(tokens[1:], 1), torch.stack(scores, 1), candidates)
+        # A walk, not the best path: what comes later has no say in a choice.
+        walk = sampler.walk(
+            candidates,
+            unary,
+            keys,
+            self.weights["candidate_selector.predecessor_codebook"],
+            self.weights["candidate_selector.successor_codebook"],
+            anchors,
+        )
+        # Where nothing can be taken the draft is dropped.
+        return ChainDrafts(walk.tokens.long().clamp(min=0), candidates=candidates, q=walk.q)
 
     def _sublayer(self, name: str, normed: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         base = self.weights[f"{name}.base_kernel"]
@@ -72,4 +72,4 @@ def _convolved(kernel: Tensor, rows: Tensor) -> Tensor:
 def _top_k(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest of each row, largest first, the lower id first among equals."""
     values, ids = logits.sort(dim=-1, descending=True, stable=True)
-    return values[..., :k], ids[..., :k]
+    return values[..., :k].contiguous(), ids[..., :k].contiguous()

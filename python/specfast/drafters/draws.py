@@ -7,11 +7,13 @@ from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from specfast import ops
 from specfast.drafters.base import DraftRequest
 from specfast.drafters.sampling import sampling_rules
-from specfast.sampling import Proposal, RowKind, RowRecord, SampledRows, SamplingRules
+from specfast.ops.markov import MarkovKind
+from specfast.sampling import Proposal, RowRecord, SampledRows, SamplingRules, SelectedWalk
 from specfast.status import Status
 
 UNUSABLE = Status.NAN_LOGITS | Status.EMPTY_SUPPORT
@@ -23,14 +25,16 @@ class ChainDrafts:
 
     tokens : int64 [B, m]              ids of the target
     logits : [B, m, draft vocabulary]  what each was drawn from, biases of a head included
-    candidates : int64 [B, m, K]       of a drafter that chooses among a few: ids of the target that
-                                       the columns of ``logits`` [B, m, K] stand for; else None
+    candidates, q : int64, float32 [B, m, K]
+                                       of a drafter that chooses among a few, in place of logits:
+                                       ids of the target, and what they were drawn by
     confidence : [B, m] or None        before the sigmoid: is a draft accepted if those before are
     """
 
     tokens: Tensor
-    logits: Tensor
+    logits: Tensor | None = None
     candidates: Tensor | None = None
+    q: Tensor | None = None
     confidence: Tensor | None = None
 
     def of_request(self, b: int) -> ChainDrafts:
@@ -42,10 +46,10 @@ class ChainDrafts:
 
 
 class DraftSampler:
-    """Draws the drafts of a batch, one level after the other.
+    """Draws the drafts of a batch, one level after the other or a block at once.
 
     A greedy request gets the argmax, lowest id first. Every row is recorded, so that
-    ``levels`` with the rows themselves are the q of what was drawn.
+    ``levels`` with the rows themselves are the q of what was drawn; a walk comes with its q.
 
     Parameters
     ----------
@@ -80,6 +84,68 @@ class DraftSampler:
         # Where nothing can be drawn the draft is dropped, and the steps after it need some id.
         return drawn.tokens[:, 0].long().clamp(min=0)
 
+    def draw_block(
+        self,
+        logits: Tensor,
+        w1: Tensor,
+        w2: Tensor,
+        anchors: Tensor,
+        *,
+        kind: MarkovKind,
+        projection: Tensor | None,
+        hidden_rows: Tensor | None,
+        d2t: Tensor | None,
+    ) -> Tensor:
+        """Target ids int64 [B, m] of a block; ``logits`` [B, m, Vq] become what was drawn from.
+
+        The arguments are those of ``ops.sample_markov_block``.
+        """
+        block = ops.sample_markov_block(
+            logits,
+            as_ops_take(w1),
+            as_ops_take(w2),
+            anchors,
+            self._rules,
+            self._prefix_lens,
+            kind=kind,
+            projection=None if projection is None else as_ops_take(projection),
+            hidden_rows=hidden_rows,
+            d2t=d2t,
+        )
+        records = block.records.packed.view(*block.tokens.shape, -1)
+        self.levels += [RowRecord(level) for level in records.unbind(1)]
+        # The op's flags are of whole requests.
+        is_usable = ~logits.isnan().any(-1) & (logits > -torch.inf).any(-1)
+        self._usable += is_usable.unbind(1)
+        return block.tokens.long().clamp(min=0)
+
+    def walk(
+        self,
+        candidates: Tensor,
+        unary: Tensor,
+        keys: Tensor,
+        predecessor: Tensor,
+        successor: Tensor,
+        anchors: Tensor,
+    ) -> SelectedWalk:
+        """One of the candidates [B, m, K] of each slot after the other, and their q.
+
+        The arguments are those of ``ops.walk_selector``, of any rank. Temperatures count, filters
+        do not.
+        """
+        walk = ops.walk_selector(
+            candidates,
+            unary,
+            _in_eights(keys.float()),
+            _in_eights(as_ops_take(predecessor)),
+            _in_eights(as_ops_take(successor)),
+            anchors,
+            self._rules,
+            self._prefix_lens,
+        )
+        self._usable += ((walk.tokens >= 0) & ~unary.isnan().any(-1)).unbind(1)
+        return walk
+
     def _record(self, drawn: SampledRows) -> None:
         self.levels.append(drawn.records)
         self._usable.append((drawn.status & int(UNUSABLE)) == 0)
@@ -95,24 +161,20 @@ class DraftSampler:
 
 def proposal_of(drafts: ChainDrafts, sampler: DraftSampler, d2t: Tensor | None) -> Proposal:
     """q of each request and level of ``drafts``, which ``sampler`` has drawn."""
-    rows = drafts.logits.flatten(0, 1)
-    records = RowRecord.of_levels(sampler.levels)
-    if drafts.candidates is not None:
+    if drafts.candidates is not None and drafts.q is not None:
         ids = drafts.candidates.flatten(0, 1).int()
-        return Proposal(sparse_ids=ids, sparse_values=probabilities(rows, records))
-    return Proposal(logits=rows, records=records, d2t=d2t)
+        return Proposal(sparse_ids=ids, sparse_values=drafts.q.flatten(0, 1))
+    assert drafts.logits is not None
+    records = RowRecord.of_levels(sampler.levels)
+    return Proposal(logits=drafts.logits.flatten(0, 1), records=records, d2t=d2t)
 
 
-def probabilities(rows: Tensor, records: RowRecord) -> Tensor:
-    """float32 [R, K]: what ``rows`` [R, K] and their records say of each column."""
-    values = rows.double()
-    ids = torch.arange(rows.shape[1], device=rows.device)
-    cut, cut_id = records.cut_value.double()[:, None], records.cut_id[:, None]
-    kept = (values > cut) | ((values == cut) & (ids <= cut_id))
-    exponents = (values - records.max.double()[:, None]) * records.scale.double()[:, None]
-    grid = torch.where(kept, (exponents.exp() * 2.0**40).floor(), 0.0)
-    ordinary = (grid / records.mass.double()[:, None]).float()
-    kind = records.kind[:, None]
-    point = (ids == records.argmax[:, None]).float()
-    shares = torch.where(kind == RowKind.POINT_MASS, point, ordinary)
-    return torch.where(kind == RowKind.UNUSABLE, 0.0, shares)
+def as_ops_take(values: Tensor) -> Tensor:
+    """float16 as float32, for ``ops.sample_markov_block`` and ``ops.walk_selector``."""
+    return values.float() if values.dtype == torch.float16 else values
+
+
+def _in_eights(rows: Tensor) -> Tensor:
+    """With zeros behind, up to a multiple of 8."""
+    missing = -rows.shape[-1] % 8
+    return functional.pad(rows, (0, missing)) if missing else rows

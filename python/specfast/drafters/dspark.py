@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from specfast.drafters.block_context import Contexts
 from specfast.drafters.checkpoint.spec import DrafterSpec
 from specfast.drafters.checkpoint.weights import Weights
 from specfast.drafters.dflash import DFlashModel
-from specfast.drafters.draws import ChainDrafts, DraftSampler
+from specfast.drafters.draws import ChainDrafts, DraftSampler, as_ops_take
 
 
 class DSparkModel(DFlashModel):
@@ -30,23 +31,14 @@ class DSparkModel(DFlashModel):
         ``logits`` are corrected, so that they are what was drawn from.
         """
         hidden = self.draft_rows(contexts, anchors, num_drafts)
-        logits, tokens = self._walk(hidden, self.logits(hidden), anchors, sampler)
+        logits = self.logits(hidden)
+        if self.markov is None:
+            tokens = self._drawn(logits, sampler)
+        else:
+            logits = as_ops_take(logits)
+            tokens = self.markov.draw(hidden, logits, anchors, sampler)
         confidence = self._confidence(hidden, tokens, anchors)
         return ChainDrafts(tokens, logits, confidence=confidence)
-
-    def _walk(
-        self, hidden: Tensor, logits: Tensor, anchors: Tensor, sampler: DraftSampler
-    ) -> tuple[Tensor, Tensor]:
-        """Corrected logits, and the drafts drawn from them."""
-        state = logits if self.markov is None else self.markov.first_state(len(anchors))
-        rows, tokens = [], [anchors]
-        for level, row in enumerate(logits.unbind(1)):
-            if self.markov is not None:
-                bias, state = self.markov.bias(tokens[-1], hidden[:, level], state)
-                row = row + bias
-            rows.append(row)
-            tokens.append(self.target_ids(sampler.draw(row)))
-        return torch.stack(rows, 1), torch.stack(tokens[1:], 1)
 
     def _confidence(self, hidden: Tensor, tokens: Tensor, anchors: Tensor) -> Tensor | None:
         if self.spec.confidence is None:
@@ -67,24 +59,41 @@ class MarkovHead:
         self._spec = spec.markov
         self._weights = weights
 
-    def first_state(self, batch_size: int) -> Tensor:
-        w1 = self._weights["markov_head.markov_w1.weight"]
-        return w1.new_zeros(batch_size, self._spec.rank)
+    def draw(
+        self, hidden: Tensor, logits: Tensor, anchors: Tensor, sampler: DraftSampler
+    ) -> Tensor:
+        """Target ids int64 [B, m] of rows ``hidden`` [B, m, hidden] behind ``anchors`` [B].
 
-    def bias(self, previous: Tensor, hidden: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """For ``hidden`` [B, hidden] after target ids ``previous`` [B]: the bias, the next state.
-
-        Only "rnn" has a state.
+        ``logits`` [B, m, draft vocabulary] are corrected in place.
         """
-        embedded = self._weights["markov_head.markov_w1.weight"][previous]
+        w1, w2 = (self._weights[f"markov_head.markov_{name}.weight"] for name in ("w1", "w2"))
+        projection, hidden_rows = self._split(hidden)
+        return sampler.draw_block(
+            logits,
+            w1,
+            w2,
+            anchors,
+            kind=self._spec.kind,
+            projection=projection,
+            hidden_rows=hidden_rows,
+            d2t=self._weights.get("d2t"),
+        )
+
+    def _split(self, hidden: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """The projection without the columns of the hidden state, and what these say of each row.
+
+        Hidden states wait for no token, so their part is one product for the block.
+        """
+        if self._spec.kind == "vanilla":
+            return None, None
+        width = hidden.shape[-1]
         if self._spec.kind == "gated":
-            joined = torch.cat([hidden, embedded], dim=-1)
-            gate = self._weights.linear("markov_head.gate_proj", joined).sigmoid()
-            embedded = gate * embedded
-        elif self._spec.kind == "rnn":
-            joined = torch.cat([state, embedded, hidden], dim=-1)
-            joint = self._weights.linear("markov_head.joint_proj", joined)
-            gate, candidate, output = joint.chunk(3, dim=-1)
-            state = gate.sigmoid() * state + (1 - gate.sigmoid()) * candidate.tanh()
-            embedded = output.tanh()
-        return self._weights.linear("markov_head.markov_w2", embedded), state
+            name = "gate_proj"
+            columns = self._weights[f"markov_head.{name}.weight"]
+            of_hidden, of_tokens = columns[:, :width], columns[:, width:]
+        else:
+            name = "joint_proj"
+            columns = self._weights[f"markov_head.{name}.weight"]
+            of_hidden, of_tokens = columns[:, -width:], columns[:, :-width]
+        bias = self._weights.get(f"markov_head.{name}.bias")
+        return of_tokens, functional.linear(hidden, of_hidden, bias).float()

@@ -23,6 +23,8 @@ MARKOV_KINDS: dict[str, Literal["vanilla", "gated", "rnn"]] = {
     "gated": "gated",
     "rnn": "rnn",
 }
+# What the ops take that draft with these heads.
+MAX_MARKOV_RANK, MAX_SELECTOR_RANK, MAX_CANDIDATES = 1024, 512, 32
 SLIDING, FULL = "sliding_attention", "full_attention"
 UNSUPPORTED = ("use_swa", "logits_mup_width_multiplier", "shift_label", "dspark_bonus_anchor")
 
@@ -104,7 +106,7 @@ def read_markov(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> Markov
         rank = w1[-1] if w1 else 0
         fields.assume("markov_rank", rank, "by the tensors")
     else:
-        rank = fields.integer("markov_rank", minimum=0)
+        rank = fields.integer("markov_rank", minimum=0, maximum=MAX_MARKOV_RANK)
     if rank == 0:
         return None
     kind = fields.text("markov_head_type")
@@ -150,8 +152,8 @@ def read_selector(fields: Fields) -> SelectorSpec:
     if "final_logit_softcapping" in fields:
         softcap = fields.number("final_logit_softcapping")
     return SelectorSpec(
-        rank=fields.integer("selector_rank"),
-        top_k=fields.integer("selector_top_k"),
+        rank=fields.integer("selector_rank", maximum=MAX_SELECTOR_RANK),
+        top_k=fields.integer("selector_top_k", maximum=MAX_CANDIDATES),
         output_multiplier=fields.number("output_multiplier", 1.0),
         softcap=softcap,
     )

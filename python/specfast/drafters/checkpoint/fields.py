@@ -42,10 +42,18 @@ class Fields:
         here = {name: value for name, value in self._values.items() if value is not None}
         return Fields({**base._values, **here}, base._where, self)
 
-    def integer(self, name: str, default: int | None = None, minimum: int = 1) -> int:
+    def integer(
+        self,
+        name: str,
+        default: int | None = None,
+        minimum: int = 1,
+        maximum: int | None = None,
+    ) -> int:
         value = self._value(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
             raise self._fault(name, f"an integer of at least {minimum}")
+        if maximum is not None and value > maximum:
+            raise self._fault(name, f"an integer of at most {maximum}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
