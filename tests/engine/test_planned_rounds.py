@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from specfast.drafters import (
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.loader import DrafterModel
 from specfast.engine import Engine, Generation, VerifyTiers
+from specfast.engine.round_plan import HostPlan
 from specfast.ops.plan import ConfidenceForm
 from specfast.planner import (
     Planning,
@@ -40,6 +42,7 @@ from specfast.records import VerifySchedule
 from torch import Tensor
 from transformers import PreTrainedModel
 
+CPU = torch.device("cpu")
 WIDTH = 5
 TIERS = VerifyTiers([4], WIDTH, (4, 8, 12))
 ROWS = tuple(tier.num_rows for tier in TIERS.tiers)
@@ -198,6 +201,26 @@ def test_a_budget_comes_from_earlier_rounds(
         budgets.append(plan.budget)
     assert len(set(budgets)) > 1
     assert len(plans.rounds) == len(plans.survivals) > 10
+
+
+def test_a_budget_does_not_look_at_the_lengths_of_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drafter may end them where they come out unlikely: that is what they are."""
+    plans = Plans(monkeypatch)
+    requests: Any = [SimpleNamespace(slot=i, request_id=i, tokens_left=9 - 7 * i) for i in range(2)]
+    confidence = torch.tensor([[0.9, 0.8, 0.7, 0.6], [0.9, 0.2, 0.1, 0.1]])
+    tokens = torch.zeros(2, WIDTH, dtype=torch.int32)
+    draft = DraftBatch(tokens, [WIDTH] * 2, confidence=confidence)
+    cut = []
+    for lens in ([WIDTH, 2], [2, 1]):
+        planner = Planning("compact", TABLE, lag=1).planner(2, WIDTH - 1, Tiers(ROWS), CPU)
+        plan = HostPlan(planner, WIDTH - 1)
+        plan.cut(requests, draft, [WIDTH, 2])
+        cut.append(plan.cut(requests, draft, lens)[1])
+    (_, first_lens, first), (_, second_lens, second) = plans.rounds[1::2]
+    assert first == second
+    assert first_lens == second_lens == [WIDTH, 2]
+    assert cut[0] != cut[1]
+    assert cut[1][1] == 1
 
 
 SMALL_VOCAB = 40

@@ -52,7 +52,9 @@ class HostPlan:
         missing = self._num_drafts - draft.confidence.shape[1]
         rows = [request.slot for request in requests]
         generations = [request.request_id + 1 for request in requests]
-        plan = self._planner.plan(rows, generations, max_lens)
+        # How long drafts are may depend on what they are, and the budget must not.
+        possible = [min(self._num_drafts + 1, request.tokens_left) for request in requests]
+        plan = self._planner.plan(rows, generations, possible)
         device, temperatures = draft.confidence.device, draft.temperatures
         schedule = self._planner.schedule(
             plan,
