@@ -322,6 +322,8 @@ ARGUMENTS = {
     },
     "verify_lens of dtype int32, got int64": {"verify_lens": torch.zeros(2, dtype=torch.int64)},
     "return_trim without qo_indptr": {"return_trim": True, "qo_indptr": int32([0, 3, 6])},
+    "finish as FinishRules, got dict": {"finish": {"max_tokens_left": int32([3, 3])}},
+    "finish.eos_token_ids as Tensor, got list": {"finish": FinishRules(eos_token_ids=[2])},
 }
 
 

@@ -11,6 +11,7 @@ from accept_batches import int32
 from specfast import (
     AcceptRecord,
     Coins,
+    FinishRules,
     LogitEdits,
     Proposal,
     RowRecord,
@@ -145,6 +146,7 @@ ACCEPT = {
     r"the number of columns V of target_logits in \[1, 1048576\], got 1048577": {
         "target_logits": torch.zeros(1, 2**20 + 1).expand(R, -1)
     },
+    "finish.max_tokens_left as Tensor, got 5": {"finish": FinishRules(max_tokens_left=5)},
     r"sampling.coins as Coins, got Tensor": {"sampling.coins": torch.zeros(B, N)},
     "sampling.coins.final as Tensor, got list": {"sampling.coins.final": [0.5] * B},
     r"sampling.coins.accept of shape \[B=2, N=3\], got \[2, 2\]": {

@@ -12,21 +12,18 @@ from specfast.sampling import Coins, LogitEdits, Proposal, RowRecord, SamplingRu
 Logprobs = Literal["raw", "processed"]
 Given = TypeVar("Given")
 
+_FINISH = ("eos_token_ids", "stop_token_ids", "max_tokens_left", "min_tokens_left", "ignore_eos")
 _FILTERS = ("temperature", "seeds", "top_k", "top_p", "min_p")
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 _PROPOSAL = ("logits", "probs", "sparse_ids", "sparse_values", "row_of_node", "d2t")
 _EDITS = ("indptr", "ids", "counts", "biases")
 
 
-def finish_tensors(finish: FinishRules | None) -> tuple[Tensor | None, ...]:
-    finish = finish or FinishRules()
-    return (
-        finish.eos_token_ids,
-        finish.stop_token_ids,
-        finish.max_tokens_left,
-        finish.min_tokens_left,
-        finish.ignore_eos,
-    )
+def finish_tensors(op: str, finish: FinishRules | None) -> tuple[Tensor | None, ...]:
+    if finish is None:
+        return (None,) * len(_FINISH)
+    expect(op, "finish", finish, FinishRules)
+    return _tensors(op, "finish", finish, _FINISH)
 
 
 def sampling_tensors(op: str, sampling: SamplingRules) -> tuple[Tensor | None, ...]:
