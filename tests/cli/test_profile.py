@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from late_copies import LateCopies
 from specfast.cli import app
+from specfast.engine import Engine, VerifyTiers
 from specfast.engine.step_timer import StepTimer
-from specfast.planner import ConfidenceRelay, SpsTable, Tiers, VerifyPlanner, choose_budget
+from specfast.planner import (
+    ConfidenceRelay,
+    Planning,
+    SpsTable,
+    Tiers,
+    VerifyPlanner,
+    choose_budget,
+)
+from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner, Result
 
 SMALL = ("--max-batch-size", 2, "--verify-width", 3, "--context-len", 20, "--repeats", 3)
@@ -26,14 +36,36 @@ def test_the_table(model_path: Path, tmp_path: Path, device: str) -> None:
     assert result.exit_code == 0, result.stderr
     table = SpsTable.read(out)
     assert table.tiers == (2, 4, 6)
-    assert (table.model, table.commit) == (str(model_path), "abc")
-    assert table.card.startswith("CPU") == (device == "cpu")
-    assert table.backend == f"sdpa, eager, {'fp32' if device == 'cpu' else 'bf16'}"
+    assert table.commit == "abc"
+    setting = table.setting
+    assert setting.model.startswith(f"{model_path.name} (LlamaForCausalLM, ")
+    assert setting.card.startswith("CPU") == (device == "cpu")
+    backends = {"cpu": "sdpa, eager, fp32", "cuda": "verify_attention, graphs, bf16"}
+    assert setting.backend == backends[device]
+    assert setting.num_requests == 2
     assert table.conditions["context_len"] == 20
-    table.require(card=table.card, model=str(model_path), backend=table.backend, tiers=(2, 4, 6))
     # A line per tier: rows, requests.
     cells = [[cell.strip() for cell in line.split("│")] for line in result.stdout.splitlines()]
     assert [line[:2] for line in cells if line[0].isdigit()] == [["2", "2"], ["4", "2"], ["6", "2"]]
+
+
+def test_an_engine_takes_the_table_of_its_tiers(model_path: Path, tmp_path: Path) -> None:
+    """And another way of running the same rounds does not."""
+    out = tmp_path / "sps.json"
+    result = run(out, "--model", model_path, "--graphs", "padded", "--tiers", "2,5", *SMALL)
+    assert result.exit_code == 0, result.stderr
+    planning = Planning("compact", SpsTable.read(out))
+    model = AutoModelForCausalLM.from_pretrained(model_path)
+    options = {"max_batch_size": 2, "verify_width": 3, "planning": planning}
+    tiers = VerifyTiers([2], 3, [2, 5], capture=False)
+    Engine(model, tiers=tiers, **options)
+    with pytest.raises(ValueError, match=re.escape("with tiers (2, 4, 6), got (2, 5, 6)")):
+        Engine(model, tiers=VerifyTiers([2], 3, [2, 4], capture=False), **options)
+    assert run(out, "--model", model_path, "--tiers", "2,5,6", *SMALL).exit_code == 0
+    eager = Planning("compact", SpsTable.read(out))
+    message = "with backend 'verify_attention, padded, fp32', got 'sdpa, eager, fp32'"
+    with pytest.raises(ValueError, match=message):
+        Engine(model, tiers=tiers, **{**options, "planning": eager})
 
 
 def test_a_planner_takes_it(model_path: Path, tmp_path: Path) -> None:
@@ -70,15 +102,15 @@ def test_the_median_counts(
     steps = iter([9.0, 9.0, 0.5, 7.0, 0.25, 9.0, 9.0, 1.0, 2.0, 4.0])
     rows_of_steps = []
 
-    def seconds(self: StepTimer, num_rows: int) -> float:
-        rows_of_steps.append(num_rows)
-        return next(steps)
+    def seconds(self: StepTimer, num_rows: int, num_steps: int) -> list[float]:
+        rows_of_steps.append((num_rows, num_steps))
+        return [next(steps) for _ in range(num_steps)]
 
     monkeypatch.setattr(StepTimer, "seconds", seconds)
     out = tmp_path / "sps.json"
     result = run(out, "--model", model_path, "--tiers", "5,1", *SMALL)
     assert result.exit_code == 0, result.stderr
-    assert rows_of_steps == [1] * 5 + [5] * 5
+    assert rows_of_steps == [(1, 5), (5, 5)]
     table = SpsTable.read(out)
     assert [table.rate(2, tier) for tier in (1, 5)] == [2.0, 0.5]
     lines = [line.split("│") for line in result.stdout.splitlines() if "█" in line]
@@ -89,8 +121,21 @@ def test_the_median_counts(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--tiers", "7"), "--tiers must lie in [1, 6] for 2 requests of 3 rows, got '7'"),
-        (("--tiers", "0,2"), "--tiers must lie in [1, 6] for 2 requests of 3 rows, got '0,2'"),
+        (("--tiers", "7"), "--tiers must lie in [1, 6] for 2 requests of 3 rows, got 7"),
+        (("--tiers", "0,2"), "--tiers must be 1 or more, got '0,2'"),
+        (
+            ("--tiers", "1,4", "--graphs", "padded"),
+            "--tiers must lie in [2, 6] for 2 requests of 3 rows, got 1, 4",
+        ),
+        (("--graphs", "on"), "--graphs on needs a GPU, and the device is cpu"),
+        (
+            ("--graphs", "padded", "--verify-width", 200),
+            "--graphs padded cannot be used: 200 rows per request; at most 128 are known",
+        ),
+        (
+            ("--graphs", "padded", "--max-batch-size", 1025),
+            "--graphs padded cannot be used: 1025 requests at once; at most 1024 are known",
+        ),
         (("--tiers", "2;4"), "--tiers takes numbers separated by commas, got '2;4'"),
         (("--context-len", 94), "expected at most 93 committed tokens before 3 rows, got 94"),
     ],

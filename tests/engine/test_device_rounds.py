@@ -11,6 +11,7 @@ import torch
 from capturable import only_capturable
 from drafters.small_vocabulary import Stream
 from engine.device_drafters import Watched
+from engine.sps_tables import costly_rows
 from engine.test_device_drafters import BLOCKS, DRAWN, GREEDY, decoded, loaded, widen
 from engine.test_trained_drafters import CASES, MIXED, PROMPTS, WIDTH, target, texts
 from specfast import FinishReason, SamplingParams, Status
@@ -24,7 +25,8 @@ from specfast.drafters import (
 from specfast.drafters.checkpoint.weights import Weights
 from specfast.engine import Engine, RoundOutput, VerifyTiers
 from specfast.engine.run_ahead import RunAhead
-from specfast.planner import Planning, SpsTable, TierRates
+from specfast.engine.target import Target
+from specfast.planner import Planning
 from specfast.sampling import SamplingRules
 from torch import Tensor
 
@@ -94,9 +96,7 @@ def test_planned_by_its_confidences(scale: float | None, tmp_path: Path) -> None
     temperatures = None if scale is None else [scale] * 4
     drafter = DeviceTrainedDrafter(model, temperatures=temperatures)
     tiers = VerifyTiers([4], WIDTH, (4, 8, 12), capture=False)
-    rows = tuple(tier.num_rows for tier in tiers.tiers)
-    cost = TierRates(rows, tuple(1 / (1 + row) for row in rows))
-    table = SpsTable("card", "model", "backend", "commit", rows, cost)
+    table = costly_rows(Target(target()), tiers)
     engine = engine_of(drafter, tiers=tiers, planning=Planning("compact", table))
     generations = engine.generate(PROMPTS, SamplingParams(max_new_tokens=NUM_TOKENS))
     for generation, prompt, text in zip(generations, PROMPTS, texts(), strict=True):

@@ -14,6 +14,7 @@ import torch
 from drafters.block_files import BlockCase, dspark_cases
 from drafters.eagle_files import EagleCase, eagle3_cases
 from engine.models import plain_greedy, random_prompt, tiny_model
+from engine.sps_tables import costly_rows
 from engine.test_verify_graphs import model_on, texts
 from specfast import SamplingParams, Status
 from specfast.drafters import (
@@ -28,11 +29,10 @@ from specfast.drafters.eagle import EagleModel
 from specfast.drafters.loader import DrafterModel
 from specfast.engine import Engine, Generation, VerifyTiers
 from specfast.engine.round_plan import HostPlan
+from specfast.engine.target import Target
 from specfast.ops.plan import ConfidenceForm
 from specfast.planner import (
     Planning,
-    SpsTable,
-    TierRates,
     Tiers,
     VerifyPlan,
     VerifyPlanner,
@@ -47,12 +47,17 @@ WIDTH = 5
 TIERS = VerifyTiers([4], WIDTH, (4, 8, 12))
 ROWS = tuple(tier.num_rows for tier in TIERS.tiers)
 # So dear that only drafts that are sure to be right are worth a row.
-TABLE = SpsTable(
-    "card", "model", "backend", "commit", ROWS, TierRates(ROWS, tuple(1 / (1 + r) for r in ROWS))
-)
+TABLE = costly_rows(Target(tiny_model()), TIERS)
 # More than there are slots: the later ones join when others have ended.
 PROMPTS = [random_prompt(length, seed=length) for length in (5, 17, 31, 9, 12)]
 NUM_TOKENS = 40
+
+
+def measured_on(model: PreTrainedModel, planning: Planning | None) -> Planning | None:
+    """The same, with a table of this model."""
+    if planning is None or planning.table is None:
+        return planning
+    return replace(planning, table=costly_rows(Target(model), TIERS))
 
 
 class SureDrafter:
@@ -115,7 +120,7 @@ def decoded(
         max_batch_size=4,
         verify_width=verify_width,
         tiers=TIERS,
-        planning=planning,
+        planning=measured_on(model, planning),
     )
     generations = engine.generate(PROMPTS, SamplingParams(max_new_tokens=NUM_TOKENS))
     assert texts(generations) == plain
@@ -243,7 +248,12 @@ def proposed_by(
     )
     drafter = drafter_of(load_drafter(case.write(path), DraftTarget.of(model)))
     engine = Engine(
-        model, drafter, max_batch_size=4, verify_width=WIDTH, tiers=TIERS, planning=planning
+        model,
+        drafter,
+        max_batch_size=4,
+        verify_width=WIDTH,
+        tiers=TIERS,
+        planning=measured_on(model, planning),
     )
     prompts = [[token % SMALL_VOCAB for token in prompt] for prompt in PROMPTS[:3]]
     sampled = SamplingParams(temperature=0.9, top_k=7, seed=5, max_new_tokens=15)

@@ -14,6 +14,7 @@ import torch
 from engine.drafters import FixedDrafter, NoiseDrafter, OracleDrafter
 from engine.hybrid_model import HYBRID, HybridAdapter, HybridForCausalLM, hybrid_model
 from engine.models import VOCAB, plain_greedy, random_prompt
+from engine.sps_tables import costly_rows
 from engine.table_drafter import oracle as table_oracle
 from specfast import SamplingParams, Status
 from specfast.drafters import DraftBatch, Drafter, DraftRequest, NgramDrafter
@@ -22,7 +23,7 @@ from specfast.engine.run_ahead import RunAhead
 from specfast.engine.target import Target
 from specfast.engine.verified_round import VerifiedRound
 from specfast.engine.verify_graphs import LaunchedRound
-from specfast.planner import Planning, SpsTable, TierRates
+from specfast.planner import Planning
 from torch import Tensor, nn
 
 Items = Mapping[str, Sequence[StateItem]]
@@ -156,13 +157,6 @@ def test_requests_join_leave_and_are_cancelled(
     assert engine.pool.num_free_pages == engine.pool.num_pages
 
 
-def planned(tiers: VerifyTiers) -> Planning:
-    """Rows cost so much that drafts which are sure to be wrong get none."""
-    rows = tuple(sorted({tier.num_rows for tier in tiers.tiers}))
-    rates = TierRates(rows, tuple(1 / (1 + row) for row in rows))
-    return Planning("compact", SpsTable("card", "model", "backend", "commit", rows, rates))
-
-
 @pytest.mark.parametrize("planning", [False, True], ids=["all", "planned"])
 def test_drafts_of_the_device(
     planning: bool, sizes: VerifyTiers | None, device: str, monkeypatch: pytest.MonkeyPatch
@@ -179,8 +173,13 @@ def test_drafts_of_the_device(
     if sizes is None:
         pytest.skip("without tiers nothing is launched ahead")
     drafter = table_oracle(PROMPTS, expected(), device, 0.95 if planning else None)
-    options: dict[str, Any] = {"planning": planned(sizes)} if planning else {}
-    engine = engine_of(hybrid_model(device=device), drafter, tiers=sizes, **options)
+    model = hybrid_model(device=device)
+    options: dict[str, Any] = {"tiers": sizes}
+    if planning:
+        tiers = VerifyTiers([4], WIDTH, (4, 7, 12), capture=sizes.capture)
+        table = costly_rows(Target(model, HybridAdapter()), tiers)
+        options = {"tiers": tiers, "planning": Planning("compact", table)}
+    engine = engine_of(model, drafter, **options)
     generations = engine.generate(PROMPTS, SamplingParams(max_new_tokens=NUM_TOKENS))
     assert [g.token_ids for g in generations] == expected()
     assert sum(flights) >= 3

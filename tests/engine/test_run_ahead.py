@@ -10,6 +10,7 @@ import pytest
 import torch
 from engine.drafters import OracleDrafter
 from engine.models import CONTEXT, plain_greedy, random_prompt, tiny_model
+from engine.sps_tables import costly_rows
 from engine.table_drafter import WIDTH, TableDrafter, oracle
 from engine.test_verify_graphs import model_on, texts
 from specfast import FinishReason, SamplingParams
@@ -23,9 +24,10 @@ from specfast.drafters import (
 )
 from specfast.engine import Engine, VerifyTiers
 from specfast.engine.run_ahead import RunAhead
+from specfast.engine.target import Target
 from specfast.engine.verified_round import VerifiedRound
 from specfast.engine.verify_graphs import CapturedRound, LaunchedRound
-from specfast.planner import PlannerMode, Planning, SpsTable, TierRates
+from specfast.planner import PlannerMode, Planning
 from specfast.records import AcceptRecord
 from tiny_tokenizer import make_tokenizer
 from torch import Tensor
@@ -234,13 +236,9 @@ def test_a_round_that_no_graph_holds_waits_for_the_flight(
 def test_planned_rounds(
     mode: PlannerMode, sizes: VerifyTiers, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows cost so much that only drafts that are sure to be right are worth one."""
     model = model_on(device)
     plain = [plain_greedy(model, prompt, 40) for prompt in PROMPTS]
     tiers = VerifyTiers([4], WIDTH, (4, 8, 12), capture=sizes.capture)
-    rows = [tier.num_rows for tier in tiers.tiers]
-    cost = TierRates(tuple(rows), tuple(1 / (1 + row) for row in rows))
-    table = SpsTable("card", "model", "backend", "commit", tuple(rows), cost)
     used: list[int] = []
     launch = CapturedRound.launch
 
@@ -255,7 +253,7 @@ def test_planned_rounds(
         max_batch_size=4,
         verify_width=WIDTH,
         tiers=tiers,
-        planning=Planning(mode, table),
+        planning=Planning(mode, costly_rows(Target(model), tiers)),
     )
     generations = engine.generate(PROMPTS, SamplingParams(max_new_tokens=40))
     assert texts(generations) == plain
@@ -276,16 +274,13 @@ def test_a_plan_needs_confidences(sizes: VerifyTiers, device: str) -> None:
     model = model_on(device)
     plain = [plain_greedy(model, prompt, 30) for prompt in PROMPTS]
     tiers = VerifyTiers([4], WIDTH, (4, 8, 12), capture=sizes.capture)
-    rows = tuple(tier.num_rows for tier in tiers.tiers)
-    cost = TierRates(rows, tuple(1 / (1 + row) for row in rows))
-    table = SpsTable("card", "model", "backend", "commit", rows, cost)
     engine = Engine(
         model,
         oracle(PROMPTS, plain, device),
         max_batch_size=4,
         verify_width=WIDTH,
         tiers=tiers,
-        planning=Planning("compact", table),
+        planning=Planning("compact", costly_rows(Target(model), tiers)),
     )
     assert texts(engine.generate(PROMPTS, SamplingParams(max_new_tokens=30))) == plain
 

@@ -13,6 +13,7 @@ from late_copies import LateCopies
 from specfast import ops
 from specfast.planner import (
     ConfidenceRelay,
+    SpsSetting,
     SpsTable,
     TierRates,
     Tiers,
@@ -22,7 +23,8 @@ from specfast.planner import (
 
 TIERS = Tiers((2, 4, 6, 8))
 COST = TierRates(TIERS.rows, (100.0, 90.0, 80.0, 55.0))
-TABLE = SpsTable("a card", "a model", "a backend", "a commit", TIERS.rows, COST)
+SETTING = SpsSetting("a card", "a model", "a backend", 2, TIERS.rows)
+TABLE = SpsTable(SETTING, "a commit", COST)
 LAGGED = [[0.9, 0.6, 0.2], [0.8, 0.5, 0.1]]
 CURRENT = [[0.95, 0.90, 0.85], [0.70, 0.30, 0.10]]
 ROWS, GENERATIONS, MAX_LENS = [4, 1], [11, 12], [4, 4]
@@ -118,7 +120,7 @@ def test_an_unknown_mode_is_refused() -> None:
 
 def test_a_table_of_other_tiers_is_refused() -> None:
     fewer = TierRates((2, 4), (100.0, 90.0))
-    table = replace(TABLE, tiers=(2, 4), cost=fewer)
+    table = replace(TABLE, setting=replace(SETTING, tiers=(2, 4)), cost=fewer)
     message = "expected an SPS table of the tiers (2, 4, 6, 8), got one of (2, 4)"
     with pytest.raises(ValueError, match=re.escape(message)):
         planner(table=table)

@@ -9,26 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specfast.planner import AdditiveSeconds, SpsTable, TierRates
+from specfast.planner import AdditiveSeconds, SpsSetting, SpsTable, TierRates
 
-TABLE = SpsTable(
+SETTING = SpsSetting(
     card="NVIDIA H200",
     model="Qwen3-8B",
-    backend="verify_attention",
-    commit="a0ea1f3",
+    backend="verify_attention, graphs, bf16",
+    num_requests=8,
     tiers=(8, 16),
-    cost=TierRates((8, 16), (120.5, 80.0)),
-    conditions={"context_len": 512},
+)
+TABLE = SpsTable(
+    SETTING, "a0ea1f3", TierRates((8, 16), (120.5, 80.0)), conditions={"context_len": 512}
 )
 ADDITIVE = replace(
     TABLE, cost=AdditiveSeconds(0.002, ((1, 0.0), (64, 0.001)), ((8, 0.003), (16, 0.005)))
 )
-SETTING: dict[str, Any] = {
-    "card": "NVIDIA H200",
-    "model": "Qwen3-8B",
-    "backend": "verify_attention",
-    "tiers": [8, 16],
-}
 
 
 @pytest.mark.parametrize("table", [TABLE, ADDITIVE])
@@ -44,8 +39,8 @@ def test_a_tier_has_its_own_rate() -> None:
 
 
 def test_a_table_of_this_setting_is_taken() -> None:
-    TABLE.require(**SETTING)
-    replace(TABLE, commit="another").require(**SETTING)
+    TABLE.require(SETTING)
+    replace(TABLE, commit="another").require(SETTING)
 
 
 @pytest.mark.parametrize(
@@ -53,16 +48,16 @@ def test_a_table_of_this_setting_is_taken() -> None:
     [
         ("card", "NVIDIA H100"),
         ("model", "Qwen3-4B"),
-        ("backend", "flashinfer"),
-        ("tiers", [8, 16, 32]),
-        ("tiers", [8]),
+        ("backend", "verify_attention, padded, bf16"),
+        ("num_requests", 4),
+        ("tiers", (8, 16, 32)),
+        ("tiers", (8,)),
     ],
 )
 def test_a_table_of_another_setting_is_refused(name: str, other: Any) -> None:
-    expected = tuple(other) if name == "tiers" else other
-    message = f"expected one measured with {name} {expected!r}, got {getattr(TABLE, name)!r}"
+    message = f"expected one measured with {name} {other!r}, got {getattr(SETTING, name)!r}"
     with pytest.raises(ValueError, match=re.escape(message)):
-        TABLE.require(**{**SETTING, name: other})
+        TABLE.require(replace(SETTING, **{name: other}))
 
 
 REFUSED: dict[str, dict[str, Any]] = {
@@ -72,6 +67,13 @@ REFUSED: dict[str, dict[str, Any]] = {
     r"ascending tiers, got \[16, 8\]": {"tiers": [16, 8]},
     "one of steps_per_second and seconds": {"seconds": {}},
     "expected card, model": {"card": None},
+    "expected card, model, backend, commit, num_requests": {"num_requests": None},
+    "num_requests >= 1, got 0": {"num_requests": 0},
+    "expected a whole number, got 8.5": {"tiers": [8.5, 16]},
+    "expected a whole number, got '8'": {"num_requests": "8"},
+    "a number is missing or none": {"tiers": 8},
+    "expected a number, got None": {"steps_per_second": [None, 1.0]},
+    "expected a number, got '9'": {"steps_per_second": ["9", 1.0]},
 }
 
 
@@ -98,6 +100,24 @@ def test_broken_sums_are_refused(message: str, change: dict[str, Any]) -> None:
         replace(ADDITIVE.cost, **change)
 
 
+@pytest.mark.parametrize(
+    "seconds", [{}, [], {"bias": 1.0, "by_requests": [1], "by_rows": [[1, 0.1]]}, {"bias": None}]
+)
+def test_half_a_sum_is_refused(seconds: Any, tmp_path: Path) -> None:
+    path = tmp_path / "sps.json"
+    path.write_text(json.dumps({**ADDITIVE.as_json(), "seconds": seconds}))
+    with pytest.raises(ValueError, match=re.escape(f"SPS table {path}: a number is missing")):
+        SpsTable.read(path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "\udc80", "[]", "7"])
+def test_what_is_no_table_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "sps.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ValueError, match=re.escape(f"SPS table {path}")):
+        SpsTable.read(path)
+
+
 def test_rates_of_other_tiers_are_no_table() -> None:
     with pytest.raises(ValueError, match=r"rates of the tiers \[8, 32\], got those of \[8, 16\]"):
-        replace(TABLE, tiers=(8, 32))
+        replace(TABLE, setting=replace(SETTING, tiers=(8, 32)))

@@ -22,6 +22,7 @@ from implementations import Implementation
 from specfast import ops
 from specfast.planner import (
     ConfidenceRelay,
+    SpsSetting,
     SpsTable,
     TierRates,
     Tiers,
@@ -36,7 +37,8 @@ WIDTH = 3
 CELLS = ((3, 3), 2)
 TIERS = Tiers(range(2, 7))
 COST = TierRates(TIERS.rows, (100.0, 60.0, 50.0, 50.0, 49.0))
-TABLE = SpsTable("a card", "a model", "a backend", "a commit", TIERS.rows, COST)
+SETTING = SpsSetting("a card", "a model", "a backend", 2, TIERS.rows)
+TABLE = SpsTable(SETTING, "a commit", COST)
 
 Drafts = tuple[int, int]
 Laws = dict[tuple[Drafts, int], dict[Context, Fraction]]

@@ -11,6 +11,7 @@ from rich.progress import Progress
 
 from specfast.cli.decoding import Decoding, OnRound, decode
 from specfast.cli.errors import CliError
+from specfast.cli.graph_mode import graph_mode
 from specfast.cli.options import GraphMode
 from specfast.cli.target import TargetModel
 from specfast.drafters import (
@@ -27,9 +28,6 @@ from specfast.drafters import (
 from specfast.drafters.checkpoint import DrafterSpec
 from specfast.drafters.eagle import EagleModel
 from specfast.engine import Engine, RoundOutput, VerifyTiers
-from specfast.engine.target import Target
-from specfast.engine.verify_graphs import MAX_ROWS
-from specfast.engine.window_attention import unsupported_attention
 from specfast.planner import read_temperatures
 from specfast.sampling_params import SamplingParams
 
@@ -178,21 +176,12 @@ def warm_engine(
 def _tiers(
     target: TargetModel, options: EngineOptions, batch_size: int, width: int
 ) -> VerifyTiers | None:
-    on_gpu = target.device.type == "cuda"
-    if options.graphs is GraphMode.OFF or (options.graphs is GraphMode.AUTO and not on_gpu):
+    mode = graph_mode(target, options.graphs, batch_size, options.verify_width)
+    if mode is GraphMode.OFF:
         if options.tiers is not None:
             raise CliError("--tiers are for --graphs on or padded")
         return None
-    if options.graphs is GraphMode.ON and not on_gpu:
-        raise CliError(f"--graphs on needs a GPU, and the device is {target.device.type}")
-    why_not = unsupported_attention(Target(target.model))
-    if options.verify_width > MAX_ROWS:
-        why_not = f"{options.verify_width} rows per request; at most {MAX_ROWS} are known"
-    if why_not is not None:
-        if options.graphs is GraphMode.AUTO:
-            return None
-        raise CliError(f"--graphs {options.graphs.value} cannot be used: {why_not}")
-    capture = options.graphs is not GraphMode.PADDED
+    capture = mode is GraphMode.ON
     if options.tiers is None:
         return VerifyTiers.up_to(batch_size, width, capture=capture)
     if options.tiers[-1] < batch_size:

@@ -12,15 +12,29 @@ from rich.progress import track
 from rich.table import Table
 
 from specfast.cli.errors import CliError, ends_cleanly
-from specfast.cli.options import DeviceOption, DtypeOption, ModelOption, PageSizeOption
+from specfast.cli.graph_mode import graph_mode
+from specfast.cli.options import (
+    DeviceOption,
+    DtypeOption,
+    GraphMode,
+    GraphsOption,
+    ModelOption,
+    PageSizeOption,
+    parsed_tiers,
+)
 from specfast.cli.report import check_writable, write_report
 from specfast.cli.target import choose_device, load_target
-from specfast.cli.versions import device_name
+from specfast.engine.sps_setting import WayOfRounds
 from specfast.engine.step_timer import StepTimer
 from specfast.planner import SpsTable, TierRates
 
 WARM_UP_STEPS = 2
 BAR_CHARACTERS = 40
+WAYS: dict[GraphMode, WayOfRounds] = {
+    GraphMode.OFF: "eager",
+    GraphMode.PADDED: "padded",
+    GraphMode.ON: "graphs",
+}
 
 
 @ends_cleanly
@@ -42,42 +56,42 @@ def profile(
     device: DeviceOption = None,
     dtype: DtypeOption = None,
     page_size: PageSizeOption = 16,
+    graphs: GraphsOption = GraphMode.AUTO,
     commit: Annotated[str, typer.Option(help="What to record as the version.")] = "unknown",
 ) -> int:
     """Measure the SPS table of a planner: steps per second of each tier.
 
     A step is a round of this engine without its drafter: layout of the
-    rows, forward of the target, accept, record on the host. Requests
-    share a tier's rows as evenly as they go.
+    rows, forward of the target, accept, record on the host. With
+    --graphs on or padded it is a planned round at the tier, launched one
+    ahead. Requests share a tier's rows as evenly as they go.
     """
     console = Console(highlight=False, markup=False)
     check_writable(out)
-    rows_of_tiers = _parsed_tiers(tiers, max_batch_size, verify_width)
+    rows_asked = parsed_tiers(tiers)
     target = load_target(model, choose_device(device), dtype, console)
+    mode = graph_mode(target, graphs, max_batch_size, verify_width)
     try:
         timer = StepTimer(
             target.model,
             num_requests=max_batch_size,
             width=verify_width,
+            tiers=_rows_of_tiers(rows_asked, mode, max_batch_size, verify_width),
             context_len=context_len,
             page_size=page_size,
+            rounds=WAYS[mode],
         )
     except ValueError as error:
         raise CliError(str(error)) from error
     rates = []
-    for rows in track(rows_of_tiers, "Measuring", console=console, transient=True):
-        for _ in range(WARM_UP_STEPS):
-            timer.seconds(rows)
-        rates.append(1 / statistics.median(timer.seconds(rows) for _ in range(repeats)))
+    for rows in track(timer.setting.tiers, "Measuring", console=console, transient=True):
+        seconds = timer.seconds(rows, WARM_UP_STEPS + repeats)
+        rates.append(1 / statistics.median(seconds[WARM_UP_STEPS:]))
     table = SpsTable(
-        card=device_name(target.device),
-        model=target.name,
-        backend=f"sdpa, eager, {target.dtype.value}",
-        commit=commit,
-        tiers=rows_of_tiers,
-        cost=TierRates(rows_of_tiers, tuple(rates)),
+        timer.setting,
+        commit,
+        TierRates(timer.setting.tiers, tuple(rates)),
         conditions={
-            "max_batch_size": max_batch_size,
             "verify_width": verify_width,
             "context_len": context_len,
             "page_size": page_size,
@@ -89,20 +103,20 @@ def profile(
     return 0
 
 
-def _parsed_tiers(text: str | None, max_batch_size: int, verify_width: int) -> tuple[int, ...]:
+def _rows_of_tiers(
+    asked: tuple[int, ...] | None, mode: GraphMode, max_batch_size: int, verify_width: int
+) -> tuple[int, ...]:
     most = max_batch_size * verify_width
-    if text is None:
+    if asked is None:
         return tuple(range(max_batch_size, most + 1, max_batch_size))
-    try:
-        tiers = sorted({int(word) for word in text.split(",")})
-    except ValueError:
-        raise CliError(f"--tiers takes numbers separated by commas, got {text!r}") from None
-    if not 1 <= tiers[0] <= tiers[-1] <= most:
+    # At a tier every request has its anchor.
+    least = 1 if mode is GraphMode.OFF else max_batch_size
+    if not least <= asked[0] <= asked[-1] <= most:
         raise CliError(
-            f"--tiers must lie in [1, {most}] for {max_batch_size} requests of {verify_width} "
-            f"rows, got {text!r}"
+            f"--tiers must lie in [{least}, {most}] for {max_batch_size} requests of "
+            f"{verify_width} rows, got {', '.join(map(str, asked))}"
         )
-    return tuple(tiers)
+    return asked
 
 
 def _print_table(console: Console, table: SpsTable, timer: StepTimer) -> None:
@@ -122,5 +136,6 @@ def _print_table(console: Console, table: SpsTable, timer: StepTimer) -> None:
             f"{tier * rate:.0f}",
             "█" * max(1, round(BAR_CHARACTERS * slowest / rate)),
         )
-    console.print(f"{table.model} on {table.card}, {table.backend}\n")
+    setting = table.setting
+    console.print(f"{setting.model} on {setting.card}, {setting.backend}\n")
     console.print(grid)

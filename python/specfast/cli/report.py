@@ -12,8 +12,9 @@ from specfast.cli.decoding import Decoding
 from specfast.cli.errors import CliError
 from specfast.cli.prompts import Prompt
 from specfast.cli.target import TargetModel
-from specfast.cli.versions import device_name, versions
+from specfast.cli.versions import versions
 from specfast.engine.detokenizer import StoppingDetokenizer
+from specfast.engine.sps_setting import device_name
 from specfast.sampling_params import SamplingParams
 
 

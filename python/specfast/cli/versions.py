@@ -9,6 +9,7 @@ import transformers
 
 import specfast
 from specfast import _library
+from specfast.engine.sps_setting import device_name
 
 
 def versions() -> dict[str, str | None]:
@@ -20,15 +21,6 @@ def versions() -> dict[str, str | None]:
         "transformers": transformers.__version__,
         "cuda": torch.version.cuda,
     }
-
-
-def device_name(device: torch.device) -> str:
-    """The card, or what torch makes of the processor."""
-    if device.type == "cuda":
-        major, minor = torch.cuda.get_device_capability(device)
-        return f"{torch.cuda.get_device_name(device)} (sm_{major}{minor})"
-    capability = torch.backends.cpu.get_cpu_capability()
-    return f"CPU ({platform.machine()}, {capability}, {torch.get_num_threads()} threads)"
 
 
 def device_names() -> list[str]:

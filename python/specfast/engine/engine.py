@@ -82,7 +82,7 @@ class Engine:
     Raises
     ------
     ValueError
-        A size below 1, or a model that cannot be a target.
+        A size below 1, a model that cannot be a target, or an SPS table of another setting.
 
     Notes
     -----
@@ -165,7 +165,7 @@ class Engine:
                 plan_mode="static" if planning is None else planning.mode,
                 state_pool=self.state_pool,
             )
-            planner = planner_for(planning, tiers, max_batch_size, self.target.device)
+            planner = planner_for(planning, self.graphs, max_batch_size, agreement is not None)
             if isinstance(self.drafter, DeviceDrafter) and agreement is None:
                 self._ahead = RunAhead(
                     self.graphs, self.drafter.begin, self._pages.reserve, planner

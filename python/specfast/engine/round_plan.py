@@ -10,18 +10,27 @@ from torch.nn.functional import pad
 
 from specfast.drafters.base import DraftBatch
 from specfast.engine.requests import Request
-from specfast.engine.verify_tiers import VerifyTiers
+from specfast.engine.verify_graphs import VerifyGraphs
 from specfast.planner import Planning, Tiers, VerifyPlanner
 
 
 def planner_for(
-    planning: Planning | None, tiers: VerifyTiers, max_batch_size: int, device: torch.device
+    planning: Planning | None, graphs: VerifyGraphs, max_batch_size: int, is_eager: bool
 ) -> VerifyPlanner | None:
-    """Of requests in ``max_batch_size`` slots; a row count of any batch size is a tier of it."""
+    """Of requests in ``max_batch_size`` slots; a row count of any batch size is a tier of it.
+
+    Raises
+    ------
+    ValueError
+        An SPS table of another setting than these rounds', or, where ``is_eager``, than theirs
+        would be if they were eager.
+    """
     if planning is None:
         return None
-    rows = Tiers(tier.num_rows for tier in tiers.tiers)
-    return planning.planner(max_batch_size, tiers.width - 1, rows, device)
+    if planning.table is not None:
+        planning.table.require(graphs.sps_setting(is_eager))
+    rows = Tiers(tier.num_rows for tier in graphs.tiers.tiers)
+    return planning.planner(max_batch_size, graphs.tiers.width - 1, rows, graphs.device)
 
 
 class HostPlan:

@@ -19,13 +19,14 @@ from specfast.engine.requests import Request
 from specfast.engine.round_form import RoundForm, why_eager
 from specfast.engine.round_inputs import RoundInputs
 from specfast.engine.round_proposal import ProposalForm, RoundProposal
+from specfast.engine.sps_setting import WayOfRounds, sps_setting
 from specfast.engine.state_pool import StatePool
 from specfast.engine.target import Target
 from specfast.engine.tier_round import RoundPlace, TierRound
 from specfast.engine.verified_round import VerifiedRound
 from specfast.engine.verify_tiers import VerifyTier, VerifyTiers
 from specfast.engine.window_attention import attention_workspace, unsupported_attention
-from specfast.planner import PlannerMode
+from specfast.planner import PlannerMode, SpsSetting
 from specfast.sampling import Proposal
 
 _logger = logging.getLogger(__name__)
@@ -172,6 +173,23 @@ class VerifyGraphs:
         self._proposals: dict[tuple[ProposalForm, int], RoundProposal] = {}
         self._rounds: dict[RoundForm, dict[VerifyTier, CapturedRound]] = {}
         self._logged: set[str] = set()
+
+    def sps_setting(self, is_eager: bool = False) -> SpsSetting:
+        """What an SPS table of these rounds is true of, or of eager ones at their tiers.
+
+        Raises
+        ------
+        ValueError
+            Tiers of several batch sizes: rows cost another time in each.
+        """
+        sizes = sorted(self._inputs)
+        if len(sizes) > 1:
+            raise ValueError(f"SPS table: expected tiers of one batch size, got those of {sizes}")
+        rows = [tier.num_rows for tier in self.tiers.tiers]
+        way: WayOfRounds = "graphs" if self._captures else "padded"
+        if is_eager:
+            way = "eager"
+        return sps_setting(self._place.target, sizes[0], rows, way)
 
     def tier_of(
         self, requests: Sequence[Request], draft: DraftBatch | None, num_rows: int

@@ -3,7 +3,7 @@
 from specfast.planner.budget import choose_budget
 from specfast.planner.planner import PlannerMode, Planning, VerifyPlan, VerifyPlanner
 from specfast.planner.relay import ConfidenceRelay, LaggedSurvival
-from specfast.planner.sps import AdditiveSeconds, SpsTable, TierRates
+from specfast.planner.sps import AdditiveSeconds, SpsSetting, SpsTable, TierRates
 from specfast.planner.sts import StsFit, fit_temperatures, read_temperatures
 from specfast.planner.tiers import CaptureSlots, Tiers
 
@@ -14,6 +14,7 @@ __all__ = [
     "LaggedSurvival",
     "PlannerMode",
     "Planning",
+    "SpsSetting",
     "SpsTable",
     "StsFit",
     "TierRates",

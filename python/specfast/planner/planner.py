@@ -98,7 +98,8 @@ class VerifyPlanner:
     tiers : Tiers
         Rows that a forward of the target is captured for.
     table : SpsTable, optional
-        What rows cost, measured in this setting (see ``SpsTable.require``).
+        What rows cost. Whether it was measured in this setting is for the caller to see to
+        (``SpsTable.require``), as an engine does.
     mode : "static" | "cap-accept" | "compact"
     epsilon : float
         Expected survivals below it are not worth a row, whatever a row costs.

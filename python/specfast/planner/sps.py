@@ -62,36 +62,59 @@ class AdditiveSeconds:
 
 
 @dataclass(frozen=True)
-class SpsTable:
-    """Steps per second of one target on one card, as a function of the rows that it verifies.
+class SpsSetting:
+    """What a table is true of.
 
-    card, model, backend, commit : what was measured, and by which version
-    tiers : row counts, ascending
-    cost : rates per tier, or seconds as a sum
-    conditions : how it was measured, for readers
+    card : of the target
+    model : the target
+    backend : its attention, how its rounds run, its dtype: "verify_attention, graphs, bf16"
+    num_requests : slots that share the rows of a step, padded ones included
+    tiers : rows of a step, ascending
     """
 
     card: str
     model: str
     backend: str
-    commit: str
+    num_requests: int
     tiers: tuple[int, ...]
-    cost: TierRates | AdditiveSeconds
-    conditions: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.tiers != Tiers(self.tiers).rows:
             raise ValueError(f"SPS table: expected ascending tiers, got {list(self.tiers)}")
+        if self.num_requests < 1:
+            raise ValueError(f"SPS table: expected num_requests >= 1, got {self.num_requests}")
+
+
+@dataclass(frozen=True)
+class SpsTable:
+    """Steps per second of one target on one card, as a function of the rows that it verifies.
+
+    setting : what was measured
+    commit : by which version
+    cost : rates per tier, or seconds as a sum
+    conditions : how it was measured, for readers
+    """
+
+    setting: SpsSetting
+    commit: str
+    cost: TierRates | AdditiveSeconds
+    conditions: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         if isinstance(self.cost, TierRates) and self.cost.tiers != self.tiers:
             raise ValueError(
                 f"SPS table: expected rates of the tiers {list(self.tiers)}, "
                 f"got those of {list(self.cost.tiers)}"
             )
 
+    @property
+    def tiers(self) -> tuple[int, ...]:
+        return self.setting.tiers
+
     def rate(self, num_requests: int, tier: int) -> float:
         return self.cost.rate(num_requests, tier)
 
-    def require(self, *, card: str, model: str, backend: str, tiers: Sequence[int]) -> None:
+    def require(self, setting: SpsSetting) -> None:
         """Refuse to plan with numbers of another setting.
 
         Raises
@@ -99,9 +122,8 @@ class SpsTable:
         ValueError
             Names what differs, both values.
         """
-        setting = {"card": card, "model": model, "backend": backend, "tiers": tuple(tiers)}
-        for name, expected in setting.items():
-            measured = getattr(self, name)
+        for name, expected in vars(setting).items():
+            measured = getattr(self.setting, name)
             if measured != expected:
                 raise ValueError(
                     f"SPS table: expected one measured with {name} {expected!r}, got {measured!r}"
@@ -109,7 +131,8 @@ class SpsTable:
 
     def as_json(self) -> dict[str, Any]:
         """What a file of the table holds, which :meth:`read` reads."""
-        table: dict[str, Any] = {name: getattr(self, name) for name in (*_SETTING, "conditions")}
+        table: dict[str, Any] = {**vars(self.setting), "commit": self.commit}
+        table["conditions"] = self.conditions
         if isinstance(self.cost, TierRates):
             table["steps_per_second"] = self.cost.steps_per_second
         else:
@@ -122,39 +145,59 @@ class SpsTable:
 
         Raises
         ------
+        OSError
+            The file cannot be read.
         ValueError
             The file is no JSON of a table; says what is missing or out of range.
         """
-        table = json.loads(path.read_text())
+        try:
+            table = json.loads(path.read_text())
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"SPS table {path} is not JSON: {error}") from error
         if not isinstance(table, dict):
             raise ValueError(f"SPS table {path}: expected an object, got {type(table).__name__}")
-        missing = [name for name in _SETTING if name not in table]
+        missing = [name for name in (*_TEXTS, *_NUMBERS) if name not in table]
         forms = [name for name in ("steps_per_second", "seconds") if name in table]
         if missing or len(forms) != 1:
             raise ValueError(
-                f"SPS table {path}: expected {', '.join(_SETTING)} and one of steps_per_second and "
-                f"seconds, got {', '.join(table)}"
+                f"SPS table {path}: expected {', '.join((*_TEXTS, *_NUMBERS))} and one of "
+                f"steps_per_second and seconds, got {', '.join(table)}"
             )
-        tiers = tuple(int(tier) for tier in table["tiers"])
-        cost: TierRates | AdditiveSeconds
-        if forms == ["steps_per_second"]:
-            cost = TierRates(tiers, tuple(float(rate) for rate in table["steps_per_second"]))
-        else:
-            seconds = table["seconds"]
-            cost = AdditiveSeconds(
-                float(seconds["bias"]),
-                _points(seconds["by_requests"]),
-                _points(seconds["by_rows"]),
-            )
-        texts = {name: str(table[name]) for name in _SETTING if name != "tiers"}
-        return cls(**texts, tiers=tiers, cost=cost, conditions=table.get("conditions", {}))
+        try:
+            texts = {name: str(table[name]) for name in _TEXTS if name != "commit"}
+            tiers = tuple(_whole(tier) for tier in table["tiers"])
+            setting = SpsSetting(**texts, num_requests=_whole(table["num_requests"]), tiers=tiers)
+            cost = _cost(tiers, table)
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            raise ValueError(f"SPS table {path}: a number is missing or none: {error}") from error
+        return cls(setting, str(table["commit"]), cost, table.get("conditions", {}))
 
 
-_SETTING = ("card", "model", "backend", "commit", "tiers")
+_TEXTS = ("card", "model", "backend", "commit")
+_NUMBERS = ("num_requests", "tiers")
 
 
-def _points(given: Sequence[Sequence[float]]) -> tuple[tuple[int, float], ...]:
-    return tuple((int(number), float(seconds)) for number, seconds in given)
+def _cost(tiers: tuple[int, ...], table: dict[str, Any]) -> TierRates | AdditiveSeconds:
+    if "steps_per_second" in table:
+        return TierRates(tiers, tuple(_real(rate) for rate in table["steps_per_second"]))
+    seconds = table["seconds"]
+    by_requests, by_rows = (
+        tuple((_whole(number), _real(part)) for number, part in seconds[name])
+        for name in ("by_requests", "by_rows")
+    )
+    return AdditiveSeconds(_real(seconds["bias"]), by_requests, by_rows)
+
+
+def _whole(number: Any) -> int:
+    if type(number) is not int:
+        raise TypeError(f"expected a whole number, got {number!r}")
+    return number
+
+
+def _real(number: Any) -> float:
+    if type(number) not in (int, float):
+        raise TypeError(f"expected a number, got {number!r}")
+    return float(number)
 
 
 def _interpolated(points: Sequence[tuple[int, float]], number: int) -> float:

@@ -1,0 +1,31 @@
+"""What ``--graphs`` comes to for a target."""
+
+from __future__ import annotations
+
+from specfast.cli.errors import CliError
+from specfast.cli.options import GraphMode
+from specfast.cli.target import TargetModel
+from specfast.engine.target import Target
+from specfast.engine.verify_graphs import MAX_REQUESTS, MAX_ROWS
+from specfast.engine.window_attention import unsupported_attention
+
+
+def graph_mode(
+    target: TargetModel, asked: GraphMode, num_requests: int, verify_width: int
+) -> GraphMode:
+    """On, padded or off; what cannot be had is refused, or is what ``auto`` leaves off."""
+    on_gpu = target.device.type == "cuda"
+    if asked is GraphMode.OFF or (asked is GraphMode.AUTO and not on_gpu):
+        return GraphMode.OFF
+    if asked is GraphMode.ON and not on_gpu:
+        raise CliError(f"--graphs on needs a GPU, and the device is {target.device.type}")
+    why_not = unsupported_attention(Target(target.model))
+    if verify_width > MAX_ROWS:
+        why_not = f"{verify_width} rows per request; at most {MAX_ROWS} are known"
+    if num_requests > MAX_REQUESTS:
+        why_not = f"{num_requests} requests at once; at most {MAX_REQUESTS} are known"
+    if why_not is None:
+        return GraphMode.PADDED if asked is GraphMode.PADDED else GraphMode.ON
+    if asked is GraphMode.AUTO:
+        return GraphMode.OFF
+    raise CliError(f"--graphs {asked.value} cannot be used: {why_not}")
