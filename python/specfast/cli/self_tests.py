@@ -193,13 +193,29 @@ def _sample_markov_block(impl: Any, device: str) -> Outputs:
     def grid(rows: int) -> Tensor:
         return (torch.randint(-4, 5, (rows, 64), generator=_rng()) / 8).bfloat16().to(device)
 
-    logits = _logits().view(BATCH, NODES, VOCAB).to(device)
-    w1, w2 = grid(VOCAB), grid(VOCAB)
-    block = impl.sample_markov_block(
-        logits, w1, w2, _anchors().to(device), _sampling(device), _prefix_lens().to(device)
-    )
-    packed = block.records.packed
-    return {"logits": logits, "tokens": block.tokens, "records": packed, "status": block.status}
+    outputs: Outputs = {}
+    for kind, rows, columns in (("vanilla", 0, 0), ("gated", 1, 1), ("rnn", 3, 2)):
+        # A rank at which CUDA adds up as the CPU does, for what a head mixes is on no grid.
+        rank = 64 if kind == "vanilla" else 24
+        logits = _logits().view(BATCH, NODES, VOCAB).to(device)
+        w1, w2 = grid(VOCAB)[:, :rank].contiguous(), grid(VOCAB)[:, :rank].contiguous()
+        hidden_rows = torch.randn(BATCH, NODES, rows * rank, generator=_rng()).to(device)
+        block = impl.sample_markov_block(
+            logits,
+            w1,
+            w2,
+            _anchors().to(device),
+            _sampling(device),
+            _prefix_lens().to(device),
+            kind=kind,
+            projection=grid(rows * rank)[:, : columns * rank] if rows else None,
+            hidden_rows=hidden_rows if rows else None,
+        )
+        packed = block.records.packed
+        for name, value in (("logits", logits), ("tokens", block.tokens), ("records", packed)):
+            outputs[f"{name} of a {kind} head"] = value
+        outputs[f"status of a {kind} head"] = block.status
+    return outputs
 
 
 def _expand_frontier(impl: Any, device: str) -> Outputs:
