@@ -32,9 +32,11 @@ NUM_PROMPT, NUM_COMMITTED = 7, 3
 ANCHORS = (26, 5)
 
 
-def load(case: BlockCase, path: Path) -> tuple[DFlashModel, BlockFormula]:
+def load(
+    case: BlockCase, path: Path, dtype: torch.dtype = torch.float32
+) -> tuple[DFlashModel, BlockFormula]:
     target = make_target(case.sizes)
-    model = load_drafter(case.write(path), target)
+    model = load_drafter(case.write(path), target, dtype)
     assert isinstance(model, DFlashModel)
     return model, case.formula(as_formula(target))
 

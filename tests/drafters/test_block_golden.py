@@ -277,3 +277,30 @@ def test_context_does_not_know_what_comes_later(name: str, tmp_path: Path) -> No
     before = model.block(only(short), anchors)
     draft(model, short, 9)
     assert torch.equal(model.block(only(short), anchors), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["dspark", "dspark-nested", "dspark-rnn", "dflash2"])
+def test_heads_in_16_bits(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    """They draft, the first draft from nearly what it is drawn from in float32."""
+    case = CASES[name]
+    taps = torch.tensor(random_taps(case, NUM_PROMPT))[None]
+    drafts = []
+    for precision in (torch.float32, dtype):
+        model, _ = load(case, tmp_path, precision)
+        context = model.new_context()
+        model.extend(only(context), taps.to(precision))
+        drafts.append(draft(model, context, 26, temperature=4.0))
+    exact, rounded = drafts
+    assert rounded.tokens.shape == exact.tokens.shape
+    assert bool((rounded.tokens >= 0).all() & (rounded.tokens < case.sizes.vocab).all())
+    if exact.logits is not None:
+        assert rounded.logits is not None
+        torch.testing.assert_close(rounded.logits[0].float(), exact.logits[0], rtol=0.05, atol=0.1)
+    else:
+        laws = []
+        for one in drafts:
+            assert one.candidates is not None
+            assert one.q is not None
+            laws.append(torch.zeros(case.sizes.vocab).scatter(0, one.candidates[0], one.q[0]))
+        torch.testing.assert_close(laws[1], laws[0], rtol=0, atol=0.1)
