@@ -58,7 +58,7 @@ class Journal:
         for key, own in self.rounds.items():
             their = other.rounds[key]
             assert own.tokens == their.tokens, key
-            close = {"rtol": 1e-4, "atol": 1e-4}
+            close = {"rtol": 2e-3, "atol": 5e-4}
             torch.testing.assert_close(own.confidence, their.confidence, **close)
             if own.q is not None and their.q is not None:
                 torch.testing.assert_close(own.q, their.q, **close)
@@ -130,6 +130,7 @@ class Watched(DeviceTrainedDrafter):
     def draft(self, slots: DraftSlots) -> DeviceDrafts:
         there = (slots.verify_lens > 0) & (slots.tokens[:, 0] >= 0)
         self._poison(self._committed(slots, there))
+        self._poison_states(slots.slots[there])
         before = self._storage()
         with only_capturable():
             drafts = super().draft(slots)
@@ -144,18 +145,28 @@ class Watched(DeviceTrainedDrafter):
         return drafts
 
     def committed(self, slots: DraftSlots, record: AcceptRecord, taps: Tensor | None) -> None:
-        before = self._storage()
+        before, states = self._storage(), self._states()
         with only_capturable():
             super().committed(slots, record, taps)
+        others = torch.ones(len(states), dtype=torch.bool)
+        others[slots.slots[record.commit_lens > 0]] = False
+        torch.testing.assert_close(
+            self._states()[others], states[others], rtol=0, atol=0, equal_nan=True
+        )
         new = self._positions(slots, slots.prefix_lens, record.commit_lens)
         self._check_writes(before, new)
 
     def _layers(self) -> list[Tensor]:
-        rows = self._chains._rows  # type: ignore[union-attr]
+        rows = self._chains.rows  # type: ignore[union-attr]
         return [*rows.keys, *rows.values]
 
     def _storage(self) -> list[Tensor]:
         return [layer.clone() for layer in self._layers()]
+
+    def _states(self) -> Tensor:
+        """Of EAGLE: the hidden state of each request's last pair."""
+        last = getattr(self._chains, "last", None)
+        return torch.zeros(len(self._pages.table)) if last is None else last[:-1].clone()
 
     def _positions(self, slots: DraftSlots, first: Tensor, counts: Tensor) -> Tensor:
         """bool [slots]: positions ``first`` [B] and on, ``counts`` [B] of each, in their pages."""
@@ -175,7 +186,7 @@ class Watched(DeviceTrainedDrafter):
         """What is behind the committed positions in the last page, and the scratch pages."""
         size = slots.page_size
         mask = self._positions(slots, slots.prefix_lens, -slots.prefix_lens % size * there)
-        rows = self._chains._rows  # type: ignore[union-attr]
+        rows = self._chains.rows  # type: ignore[union-attr]
         for row in slots.slots[there].tolist():
             first = (rows.pages.pool_size + row * rows.scratch_pages) * size
             mask[first : first + rows.scratch_pages * size] = True
@@ -185,8 +196,16 @@ class Watched(DeviceTrainedDrafter):
         for layer in self._layers():
             layer[~kept] = torch.nan
 
+    def _poison_states(self, kept: Tensor) -> None:
+        """Of EAGLE: the hidden states of requests that are not there."""
+        last = getattr(self._chains, "last", None)
+        if last is not None:
+            others = torch.ones(len(last), dtype=torch.bool)
+            others[kept] = False
+            last[others] = torch.nan
+
     def _check_writes(self, before: list[Tensor], allowed: Tensor) -> None:
-        rows = self._chains._rows  # type: ignore[union-attr]
+        rows = self._chains.rows  # type: ignore[union-attr]
         allowed = allowed.clone()
         allowed[rows.padding_slot] = True
         for old, new in zip(before, self._layers(), strict=True):

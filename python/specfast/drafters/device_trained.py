@@ -22,6 +22,7 @@ from specfast.drafters.dflash import DFlashModel
 from specfast.drafters.draws import ChainDrafts, DraftSampler, proposal_of
 from specfast.drafters.loader import DrafterModel
 from specfast.drafters.paged_blocks import PagedBlocks, why_not_paged
+from specfast.drafters.paged_pairs import PagedChains
 from specfast.drafters.sampling import sampling_rules
 from specfast.drafters.trained import check_options, draft_depths
 from specfast.records import AcceptRecord
@@ -29,7 +30,7 @@ from specfast.sampling import SamplingRules
 from specfast.status import Status
 
 
-class PagedChains(Protocol):
+class DeviceChains(Protocol):
     """What a family keeps of all requests of an engine; nothing is read on the host.
 
     A request is its row of the page table, ``requests`` int32 [B]; ``lens`` int32 [B] positions of
@@ -67,7 +68,7 @@ class DeviceTrainedDrafter:
 
     Parameters
     ----------
-    model : DFlashModel
+    model : EagleModel or DFlashModel
         From ``load_drafter``, for the engine's target.
     num_drafts, temperatures
         As ``TrainedDrafter`` takes them.
@@ -91,14 +92,15 @@ class DeviceTrainedDrafter:
             raise ValueError(
                 f"DeviceTrainedDrafter: expected a drafter for the device, got {why_not}"
             )
-        assert isinstance(model, DFlashModel)
         self.model = model
-        self.num_drafts = min(num_drafts, model.block_spec.num_proposals)
+        if isinstance(model, DFlashModel):
+            num_drafts = min(num_drafts, model.block_spec.num_proposals)
+        self.num_drafts = num_drafts
         self._temperatures: Tensor | None = None
         if temperatures is not None:
             self._temperatures = torch.tensor(temperatures, device=model.device)
         self._pages: DraftPages | None = None
-        self._chains: PagedChains | None = None
+        self._chains: DeviceChains | None = None
 
     @property
     def tap_layers(self) -> tuple[int, ...] | None:
@@ -106,7 +108,10 @@ class DeviceTrainedDrafter:
 
     def attach(self, pages: DraftPages) -> None:
         self._pages = pages
-        self._chains = PagedBlocks(self.model, pages)
+        if isinstance(self.model, DFlashModel):
+            self._chains = PagedBlocks(self.model, pages)
+        else:
+            self._chains = PagedChains(self.model, pages, self.num_drafts)
 
     def begin(self, requests: Sequence[DraftRequest]) -> None:
         """Nothing: all there is to know of a request is in its pages."""
@@ -187,7 +192,7 @@ class DeviceTrainedDrafter:
         )
 
     @property
-    def _of_engine(self) -> PagedChains:
+    def _of_engine(self) -> DeviceChains:
         if self._chains is None:
             raise ValueError("DeviceTrainedDrafter: expected attach() to be called before all else")
         return self._chains
@@ -230,9 +235,7 @@ class DeviceTrainedDrafter:
 
 def why_not_on_device(model: DrafterModel) -> str | None:
     """Why ``model`` cannot draft on the device alone; None if it can."""
-    if not isinstance(model, DFlashModel):
-        return f"drafters of the family {model.spec.family} run on the host"
-    return why_not_paged(model)
+    return why_not_paged(model) if isinstance(model, DFlashModel) else None
 
 
 def rules_of(slots: DraftSlots) -> SamplingRules:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from specfast.drafters.draws import ChainDrafts, DraftSampler
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.layers import LayerCache
-from specfast.drafters.pairs import CommittedPairs, DraftedPairs
+from specfast.drafters.pairs import CommittedPairs, DraftedPairs, Pairs
 
 
 class EagleChain:
@@ -64,17 +64,33 @@ def draft_eagle_chains(
 
     The first needs no forward: it was made when the last pair was committed.
     """
-    model, hidden = chains[0].model, last_hidden(chains)
     if num_drafts < 1:
         raise ValueError(f"draft_eagle_chains: expected num_drafts >= 1, got {num_drafts}")
-    counts = pair_counts(chains)[:, None]
+    hidden, counts = last_hidden(chains), pair_counts(chains)[:, None]
     pairs = DraftedPairs([chain.cache for chain in chains])
+    return draft_pairs(
+        chains[0].model, hidden, num_drafts, sampler, lambda number: (counts + number, pairs)
+    )
+
+
+def draft_pairs(
+    model: EagleModel,
+    hidden: Tensor,
+    num_drafts: int,
+    sampler: DraftSampler,
+    behind: Callable[[int], tuple[Tensor, Pairs]],
+) -> ChainDrafts:
+    """``num_drafts`` tokens after committed pairs, of which the last gave ``hidden`` [B, 1, width].
+
+    ``behind`` gives the position [B, 1] of drafted pair 0, 1, ... and what it attends to.
+    """
     rows: list[Tensor] = []
     tokens: list[Tensor] = []
     for step in range(num_drafts):
         if step > 0:
+            positions, pairs = behind(step - 1)
             features = model.next_features(hidden)
-            hidden = model.forward(tokens[-1][:, None], features, counts + step - 1, pairs)
+            hidden = model.forward(tokens[-1][:, None], features, positions, pairs)
         rows.append(model.logits(hidden)[:, 0])
         tokens.append(model.target_ids(sampler.draw(rows[-1])))
     return ChainDrafts(torch.stack(tokens, 1), torch.stack(rows, 1))

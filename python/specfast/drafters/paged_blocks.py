@@ -19,13 +19,13 @@ class PagedBlocks:
         self._model = model
         dtype = model.weights[EMBEDDING].dtype
         self._num_rows = model.block_spec.num_rows
-        self._rows = PagedRows(pages, model.spec.backbone, self._num_rows, dtype, model.device)
+        self.rows = PagedRows(pages, model.spec.backbone, self._num_rows, dtype, model.device)
 
     def extend(
         self, requests: Tensor, lens: Tensor, counts: Tensor, next_tokens: Tensor, taps: Tensor
     ) -> None:
-        table = self._rows.committed_pages(requests)
-        window = PagedWindow(self._rows, table, lens, counts, taps.shape[1])
+        table = self.rows.committed_pages(requests)
+        window = PagedWindow(self.rows, table, lens, counts, taps.shape[1])
         self._model.extend(self._contexts(window), taps)
 
     def draft(
@@ -37,8 +37,8 @@ class PagedBlocks:
         num_drafts: int,
         sampler: DraftSampler,
     ) -> ChainDrafts:
-        table = self._rows.drafted_pages(requests, lens)
-        window = PagedWindow(self._rows, table, lens, live.int() * self._num_rows, self._num_rows)
+        table = self.rows.drafted_pages(requests, lens)
+        window = PagedWindow(self.rows, table, lens, live.int() * self._num_rows, self._num_rows)
         return self._model.draft(self._contexts(window), anchors, num_drafts, sampler)
 
     def _contexts(self, window: PagedWindow) -> PagedContexts:

@@ -1,0 +1,74 @@
+"""EAGLE-1/2 and EAGLE-3 on the device alone: their pairs are in pages."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specfast.drafters.base import DraftPages
+from specfast.drafters.checkpoint.weights import EMBEDDING
+from specfast.drafters.draws import ChainDrafts, DraftSampler
+from specfast.drafters.eagle import EagleModel
+from specfast.drafters.eagle_chain import draft_pairs
+from specfast.drafters.paged_rows import MAX_ROWS, PagedRows, PagedWindow
+
+
+class PagedChains:
+    """The pairs of all requests of an engine, and the hidden state of the last one of each.
+
+    last : [S + 1, hidden]    by request; where there was nothing to commit, the last row is written
+    """
+
+    def __init__(self, model: EagleModel, pages: DraftPages, num_drafts: int) -> None:
+        self._model = model
+        spec, dtype = model.spec.backbone, model.weights[EMBEDDING].dtype
+        # The last draft is no pair yet.
+        self.rows = PagedRows(pages, spec, num_drafts - 1, dtype, model.device)
+        self.last = torch.zeros(
+            self.rows.num_requests + 1, spec.hidden_size, dtype=dtype, device=model.device
+        )
+
+    def extend(
+        self, requests: Tensor, lens: Tensor, counts: Tensor, next_tokens: Tensor, taps: Tensor
+    ) -> None:
+        table = self.rows.committed_pages(requests)
+        # Prompts are longer than what an attention takes at once.
+        for first in range(0, taps.shape[1], MAX_ROWS):
+            part = slice(first, first + MAX_ROWS)
+            tokens, features = next_tokens[:, part], self._model.features(taps[:, part])
+            width = tokens.shape[1]
+            here = (counts - first).clamp(0, width)
+            window = PagedWindow(self.rows, table, lens + first, here, width)
+            hidden = self._model.forward(tokens, features, window.positions, PagedPairs(window))
+            index = (here - 1).clamp(min=0)[:, None, None].expand(-1, 1, hidden.shape[-1])
+            places = torch.where(here > 0, requests, self.rows.num_requests)
+            self.last.index_copy_(0, places.long(), hidden.gather(1, index.long())[:, 0])
+
+    def draft(
+        self,
+        requests: Tensor,
+        lens: Tensor,
+        live: Tensor,
+        anchors: Tensor,
+        num_drafts: int,
+        sampler: DraftSampler,
+    ) -> ChainDrafts:
+        table = self.rows.drafted_pages(requests, lens)
+
+        def behind(number: int) -> tuple[Tensor, PagedPairs]:
+            window = PagedWindow(self.rows, table, lens + number, live.int(), 1)
+            return window.positions, PagedPairs(window)
+
+        hidden = self.last.index_select(0, requests)[:, None]
+        return draft_pairs(self._model, hidden, num_drafts, sampler, behind)
+
+
+class PagedPairs:
+    """New pairs of B requests in pages; each sees those before it."""
+
+    def __init__(self, window: PagedWindow) -> None:
+        self._window = window
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
+        self._window.write(0, keys, values)
+        return self._window.attend(0, queries)
