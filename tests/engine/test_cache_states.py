@@ -87,5 +87,5 @@ def test_a_layer_that_keeps_its_state_elsewhere_is_refused() -> None:
 
 @pytest.mark.parametrize("architecture", ["minimax", "xlstm"])
 def test_layers_without_a_convolution_are_refused(architecture: str) -> None:
-    with pytest.raises(ValueError, match="state adapter"):
+    with pytest.raises(ValueError, match="that have a convolution and take a cache, found none in"):
         Engine(model_of(architecture), state_adapter=CacheStates())

@@ -75,6 +75,10 @@ def make_drafter(target: TargetModel, options: EngineOptions) -> Drafter | None:
     """The drafter of ``options``; None is for plain decoding."""
     if options.drafter == "none":
         return None
+    if options.tree and target.state_adapter is not None:
+        raise CliError(
+            f"--tree cannot be used: {target.name} has recurrent layers, which take chains"
+        )
     num_drafts = options.verify_width - 1
     if options.drafter == "ngram":
         return NgramDrafter(num_drafts=num_drafts, tree=options.tree)
@@ -165,6 +169,7 @@ def warm_engine(
         verify_width=options.verify_width,
         tokenizer=target.tokenizer,
         tiers=_tiers(target, options, batch_size, 1 if drafter is None else options.verify_width),
+        state_adapter=target.state_adapter,
         check_invariants=options.check_invariants,
     )
     # What happens once per process or per engine is no decoding speed.

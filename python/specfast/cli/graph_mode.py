@@ -15,11 +15,13 @@ def graph_mode(
 ) -> GraphMode:
     """On, padded or off; what cannot be had is refused, or is what ``auto`` leaves off."""
     on_gpu = target.device.type == "cuda"
-    if asked is GraphMode.OFF or (asked is GraphMode.AUTO and not on_gpu):
+    # Layers of transformers may wait for the device in ways that no capture has been tried with.
+    can_capture = on_gpu and target.state_adapter is None
+    if asked is GraphMode.OFF or (asked is GraphMode.AUTO and not can_capture):
         return GraphMode.OFF
     if asked is GraphMode.ON and not on_gpu:
         raise CliError(f"--graphs on needs a GPU, and the device is {target.device.type}")
-    why_not = unsupported_attention(Target(target.model))
+    why_not = unsupported_attention(Target(target.model, target.state_adapter))
     if verify_width > MAX_ROWS:
         why_not = f"{verify_width} rows per request; at most {MAX_ROWS} are known"
     if num_requests > MAX_REQUESTS:

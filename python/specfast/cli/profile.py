@@ -80,6 +80,7 @@ def profile(
             context_len=context_len,
             page_size=page_size,
             rounds=WAYS[mode],
+            state_adapter=target.state_adapter,
         )
     except ValueError as error:
         raise CliError(str(error)) from error

@@ -23,7 +23,9 @@ from transformers.utils import logging as transformers_logging
 
 from specfast.cli.errors import CliError, first_line
 from specfast.cli.versions import missing_for_cuda
+from specfast.engine import CacheStates, StateAdapter
 from specfast.engine.target import Target as EngineTarget
+from specfast.engine.target_probe import is_recurrent
 from specfast.models import ensure_smollm2
 
 DEFAULT_MODEL = "SmolLM2-135M-Instruct (4-bit file, dequantised)"
@@ -49,7 +51,11 @@ class DtypeName(str, Enum):
 
 @dataclass(frozen=True)
 class TargetModel:
-    """A causal language model and its tokenizer; ``context_length`` is None without a limit."""
+    """A causal language model and its tokenizer.
+
+    context_length : None without a limit
+    state_adapter : of a model with recurrent layers; its drafts are chains
+    """
 
     name: str
     model: PreTrainedModel
@@ -57,6 +63,7 @@ class TargetModel:
     device: torch.device
     dtype: DtypeName
     context_length: int | None
+    state_adapter: StateAdapter | None = None
 
     def room_after(self, prompt_ids: Sequence[int]) -> int:
         """Tokens that the context still holds."""
@@ -106,7 +113,8 @@ def load_target(
             path, dtype=dtype.torch_dtype, output_loading_info=True
         )
         loaded = loaded.to(device)
-        context_length = EngineTarget(loaded).context_length
+        state_adapter = CacheStates() if is_recurrent(loaded) else None
+        context_length = EngineTarget(loaded, state_adapter).context_length
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # loaders of a hundred architectures: anything may come
@@ -116,7 +124,7 @@ def load_target(
         raise CliError(
             f"the model {name} is incomplete: it lacks {missing[0]}, one of {len(missing)} weights"
         )
-    return TargetModel(name, loaded, tokenizer, device, dtype, context_length)
+    return TargetModel(name, loaded, tokenizer, device, dtype, context_length, state_adapter)
 
 
 def _model_path(model: str) -> str:

@@ -27,7 +27,8 @@ class CacheStates:
     Raises
     ------
     ValueError
-        From ``state_items``, for a layer that does not keep its states in such a cache.
+        From ``state_items``, for a model without such layers, or with one that does not keep its
+        states there.
     """
 
     def __init__(self) -> None:
@@ -50,6 +51,11 @@ class CacheStates:
                 )
             self._is_window[module] = [is_window for is_window, _ in states]
             items[name] = [StateItem(tuple(s.shape[1:]), s.dtype) for _, s in states]
+        if not items:
+            raise ValueError(
+                "CacheStates: expected recurrent layers that have a convolution and take a cache, "
+                f"found none in {type(model).__name__}"
+            )
         return items
 
     def advance(

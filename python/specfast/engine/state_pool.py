@@ -46,6 +46,12 @@ class StatePool:
             return None
         return cls(recurrent.adapter, recurrent.items, num_slots, target.device)
 
+    def clear(self) -> None:
+        """Make all states zeros."""
+        for of_layer in self.states.values():
+            for states in of_layer:
+                states.zero_()
+
     def over(self, rows: ChainRows, slots: Tensor) -> RowStates:
         """For one forward of ``rows``, whose requests have ``slots`` int32 or int64 [B]."""
         return RowStates(self, rows, slots)

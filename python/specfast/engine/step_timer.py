@@ -13,6 +13,8 @@ from specfast.drafters.base import DeviceDrafts, DraftBatch, DraftSlots, PlainDe
 from specfast.engine.pool import PagedKvPool, PageTable
 from specfast.engine.requests import Request
 from specfast.engine.sps_setting import WayOfRounds, sps_setting
+from specfast.engine.state_adapter import StateAdapter
+from specfast.engine.state_pool import StatePool
 from specfast.engine.target import Target
 from specfast.engine.verifier import Verifier
 from specfast.engine.verify_graphs import LaunchedRound, VerifyGraphs
@@ -44,6 +46,8 @@ class StepTimer:
         Tokens per KV page.
     rounds : "eager" | "padded" | "graphs"
         How rounds run.
+    state_adapter : StateAdapter, optional
+        Of a model with recurrent layers, whose states begin with zeros.
 
     Attributes
     ----------
@@ -67,8 +71,9 @@ class StepTimer:
         context_len: int,
         page_size: int = 16,
         rounds: WayOfRounds = "eager",
+        state_adapter: StateAdapter | None = None,
     ) -> None:
-        target = Target(model)
+        target = Target(model, state_adapter)
         limit = target.context_length
         if limit is not None and context_len + width > limit:
             raise ValueError(
@@ -87,6 +92,9 @@ class StepTimer:
         for storage in (*pool.keys, *pool.values):
             storage.zero_()
         page_table = PageTable(num_requests, pages_per_request, page_size, target.device)
+        state_pool = StatePool.of(target, num_requests)
+        if state_pool is not None:
+            state_pool.clear()
         rng = torch.Generator().manual_seed(0)
         self._drafts = torch.randint(0, target.vocab_size, (num_requests, width), generator=rng)
         self._requests = []
@@ -106,7 +114,7 @@ class StepTimer:
                 slot=slot,
             )
             self._requests.append(request)
-        self._verifier = Verifier(target, pool, page_table)
+        self._verifier = Verifier(target, pool, page_table, state_pool=state_pool)
         self._graphs: VerifyGraphs | None = None
         if rounds == "eager":
             self.setting = sps_setting(target, num_requests, tiers, rounds)
@@ -119,6 +127,7 @@ class StepTimer:
             drafter=_FixedDrafts(self._drafts[:, 1:].to(target.device, torch.int32)),
             context_len=context_len + width,
             plan_mode="compact",
+            state_pool=state_pool,
         )
         self.setting = self._graphs.sps_setting()
 

@@ -139,13 +139,25 @@ def unsupported(model: PreTrainedModel, what: str) -> ValueError:
     return ValueError(f"{type(model).__name__} is not supported as a target: it has {what}")
 
 
+def is_recurrent(model: PreTrainedModel) -> bool:
+    """As far as its config and its class say."""
+    return bool(_recurrent_types(model)) or model._is_stateful
+
+
+def _recurrent_types(model: PreTrainedModel) -> set[str]:
+    return _layer_types(model) & _RECURRENT_TYPES
+
+
+def _layer_types(model: PreTrainedModel) -> set[str]:
+    return set(getattr(model.config.get_text_config(), "layer_types", None) or ())
+
+
 def refuse_by_config(model: PreTrainedModel, has_adapter: bool) -> None:
     """Refuse what a forward of two rows cannot show, or not so well."""
-    config = model.config.get_text_config()
     if model.config.is_encoder_decoder:
         raise unsupported(model, "an encoder")
-    others = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
-    recurrent = others & _RECURRENT_TYPES
+    others = _layer_types(model) - {"full_attention"}
+    recurrent = _recurrent_types(model)
     if not has_adapter and (recurrent or (model._is_stateful and not others)):
         named = f" (layer_types {', '.join(sorted(recurrent))})" if recurrent else ""
         raise unsupported(model, f"recurrent layers{named} and no state adapter")
