@@ -126,6 +126,23 @@ def test_trained_drafters(
     assert report["drafter"]["family"] == ("eagle" if write is eagle else "dspark")
 
 
+def test_a_drafter_of_padded_rounds_is_measured_on_the_host(
+    model_path: Path, prompt_file: Path, tmp_path: Path
+) -> None:
+    """In ``generate`` it would be a part of the round."""
+    figures = []
+    for graphs in ("off", "padded"):
+        out = tmp_path / f"{graphs}.json"
+        arguments = ("--model", model_path, "--prompts", prompt_file, "--graphs", graphs)
+        arguments += ("--drafter", dspark(tmp_path / graphs, sizes_of(model_path)), "--json", out)
+        result = run("eval", *arguments, "--max-new-tokens", 20, "--ignore-eos")
+        assert result.exit_code == 0, result.stderr
+        evaluation = json.loads(out.read_text())["evaluation"]
+        figures.append((evaluation["proposed_by_position"], evaluation["length_histogram"]))
+        assert evaluation["cost"]["draft"] > 0
+    assert figures[0] == figures[1]
+
+
 def test_report_is_drawn(model_path: Path, prompt_file: Path, tmp_path: Path, device: str) -> None:
     pytest.importorskip("matplotlib")
     chart = tmp_path / "chart.png"

@@ -71,8 +71,13 @@ class EngineOptions:
             raise CliError(f"--sts is for a drafter with confidences, {which} none")
 
 
-def make_drafter(target: TargetModel, options: EngineOptions) -> Drafter | None:
-    """The drafter of ``options``; None is for plain decoding."""
+def make_drafter(
+    target: TargetModel, options: EngineOptions, *, on_host: bool = False
+) -> Drafter | None:
+    """The drafter of ``options``; None is for plain decoding.
+
+    ``on_host``: its drafts are no part of a captured round, so that what it does can be measured.
+    """
     if options.drafter == "none":
         return None
     if options.tree and target.state_adapter is not None:
@@ -91,7 +96,7 @@ def make_drafter(target: TargetModel, options: EngineOptions) -> Drafter | None:
         temperatures = _temperatures(options, loaded.spec)
         # A round that is padded to a tier is captured with its drafts, where that is possible.
         padded = _tiers(target, options, batch_size=1, width=options.verify_width) is not None
-        if padded and why_not_on_device(loaded) is None:
+        if padded and not on_host and why_not_on_device(loaded) is None:
             return DeviceTrainedDrafter(loaded, num_drafts, temperatures=temperatures)
         return TrainedDrafter(loaded, num_drafts, temperatures=temperatures)
     if not isinstance(loaded, EagleModel):

@@ -136,7 +136,7 @@ def evaluate(
     prompt_ids = [tokenize(text, target, raw=raw) for text in texts]
     params = replace(params, eos_token_ids=target.eos_token_ids)
 
-    made = make_drafter(target, options)
+    made = make_drafter(target, options, on_host=True)
     assert made is not None
     spec = made.model.spec if isinstance(made, TrainedDrafter) else None
     if fit_sts_path is not None:
