@@ -51,7 +51,7 @@ IMPORTS = {
     "planner": {"ops", "records"},
     "models": set(),
     "sampling_params": set(),
-    "drafters": {"ops", "records", "sampling", "sampling_params", "status"},
+    "drafters": {"kv_layout", "ops", "records", "sampling", "sampling_params", "status"},
     "engine": {
         "drafters",
         "kv_layout",

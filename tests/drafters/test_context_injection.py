@@ -8,27 +8,13 @@ import pytest
 import torch
 from drafters.block_comparison import CASES, load, only
 from specfast import KvBuffer, KvLayout, ops
-from specfast.drafters.dflash import DFlashModel
 from specfast.drafters.layers import Rotary
-from torch import Tensor
+from specfast.drafters.paged_blocks import ContextProjection
 
 PAGE_SIZE, NUM_PAGES = 4, 10
 # Two requests, three rounds of windows of five rows.
 WINDOW = 5
 COMMITS = ((5, 3), (2, 5), (1, 4))
-
-
-def projected(model: DFlashModel, taps: Tensor) -> Tensor:
-    """Keys and values of all layers as the projections give them: [B, n, L, 2, H, D]."""
-    rows = model.weights.norm("hidden_norm", model.weights.linear("fc", taps))
-    backbone = model.spec.backbone
-    parts = [
-        model.weights.linear(f"layers.{layer}.self_attn.{name}_proj", rows)
-        for layer in range(backbone.num_layers)
-        for name in "kv"
-    ]
-    shape = (*taps.shape[:2], backbone.num_layers, 2, backbone.num_kv_heads, backbone.head_dim)
-    return torch.stack(parts, 2).view(shape)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -44,10 +30,7 @@ def test_pages_hold_what_the_drafter_keeps(name: str, tmp_path: Path) -> None:
         ]
     )
     cos, sin = Rotary(backbone.rope, torch.device("cpu")).tables(32)
-    norms = [
-        model.weights[f"layers.{layer}.self_attn.k_norm.weight"].float()
-        for layer in range(backbone.num_layers)
-    ]
+    project = ContextProjection(model)
     generator = torch.Generator().manual_seed(4)
     page_table = torch.randperm(NUM_PAGES, generator=generator).view(2, 5).int()
     contexts = [model.new_context() for _ in range(2)]
@@ -56,7 +39,7 @@ def test_pages_hold_what_the_drafter_keeps(name: str, tmp_path: Path) -> None:
         # Rows behind the committed ones are those of rejected drafts.
         taps = torch.randn(2, WINDOW, case.sizes.hidden * len(case.taps), generator=generator)
         status = ops.inject_context_kv(
-            projected(model, taps),
+            project(taps),
             layout,
             prefix_lens,
             torch.tensor(commits).int(),
@@ -64,7 +47,7 @@ def test_pages_hold_what_the_drafter_keeps(name: str, tmp_path: Path) -> None:
             page_size=PAGE_SIZE,
             cos=cos,
             sin=sin,
-            k_norm_weight=torch.stack(norms) if backbone.qk_norm else None,
+            k_norm_weight=project.norms,
             eps=backbone.norm_eps,
         )
         assert status.tolist() == [0, 0]

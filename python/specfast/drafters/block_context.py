@@ -34,9 +34,6 @@ class Contexts(Protocol):
     def positions(self, num_rows: int) -> Tensor:
         """int64 [B, num_rows] from the first position after each context."""
 
-    def append(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Commit rows [B, n, kv_heads, head_dim] of the first n positions after each context."""
-
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """What the rows of a block [B, n, heads, head_dim] mix of the context and of each other.
 
@@ -56,6 +53,7 @@ class CachedContexts:
         return lengths[:, None] + torch.arange(num_rows, device=self._device)
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Commit rows [B, n, kv_heads, head_dim] of the first n positions after each context."""
         for context, own_keys, own_values in zip(self._contexts, keys, values, strict=True):
             context.layers[layer].append(own_keys, own_values)
 

@@ -54,9 +54,9 @@ class DeviceChains(Protocol):
         num_drafts: int,
         sampler: DraftSampler,
     ) -> ChainDrafts:
-        """At most ``num_drafts`` after each of ``anchors`` int64 [B]; anything where not ``live``.
+        """At most ``num_drafts`` after each of ``anchors`` int64 [B].
 
-        Of those that are not ``live`` bool [B] no page is touched.
+        Where not ``live`` bool [B] the anchor is -1: anything is drafted, and no page is touched.
         """
 
 
@@ -130,7 +130,7 @@ class DeviceTrainedDrafter:
         sampler = DraftSampler(rules_of(slots), slots.prefix_lens)
         lens = torch.where(live, slots.prefix_lens, 0)
         drafts = self._of_engine.draft(
-            slots.slots, lens, live, anchors.clamp(min=0).long(), count, sampler
+            slots.slots, lens, live, torch.where(live, anchors, -1).long(), count, sampler
         )
         slots.tokens[:, 1 : 1 + count].copy_(drafts.tokens)
         slots.tokens[:, 1 + count :].fill_(-1)

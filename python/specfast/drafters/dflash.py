@@ -84,13 +84,17 @@ class DFlashModel:
     def new_context(self) -> BlockContext:
         return BlockContext(self.block_spec.spans)
 
-    def extend(self, contexts: Contexts, taps: Tensor) -> None:
+    def context_rows(self, taps: Tensor) -> Tensor:
+        """What the keys and values of the context are made of, in every layer: [B, n, hidden]."""
+        return self.weights.norm("hidden_norm", self.weights.linear("fc", taps))
+
+    def extend(self, contexts: CachedContexts, taps: Tensor) -> None:
         """Commit rows: ``taps`` [B, n, width] of the first n positions after each context.
 
         Rows of the anchor and of accepted drafts; never of a rejected draft, and not of the bonus,
         which has no taps yet.
         """
-        rows = self.weights.norm("hidden_norm", self.weights.linear("fc", taps))
+        rows = self.context_rows(taps)
         positions = contexts.positions(taps.shape[1])
         for layer, attention in enumerate(self.attentions):
             # No input norm: that belongs to the rows of the block.
@@ -157,7 +161,8 @@ class DFlashModel:
         mask = self.weights.get("mask_embedding")
         if mask is None:
             mask = embedding[self.block_spec.mask_token_id]
-        rows = [embedding[anchors][:, None], mask.expand(len(anchors), masks, -1)]
+        # A padded slot has the anchor -1.
+        rows = [embedding[anchors.clamp(min=0)][:, None], mask.expand(len(anchors), masks, -1)]
         return torch.cat(rows, 1) * self.block_spec.embedding_scale
 
     def _sublayer(self, name: str, normed: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:

@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
+from torch.nn import functional
 
+from specfast import ops
 from specfast.drafters.base import DraftPages
 from specfast.drafters.checkpoint.spec import SpanSpec
 from specfast.drafters.checkpoint.weights import EMBEDDING
 from specfast.drafters.dflash import DFlashModel
 from specfast.drafters.draws import ChainDrafts, DraftSampler
+from specfast.drafters.layers import Rotary
 from specfast.drafters.paged_rows import MAX_ROWS, PagedRows, PagedWindow
+from specfast.kv_layout import KvBuffer, KvLayout
+
+
+class ContextProjection:
+    """Keys and values of all layers by one product, as the projections give them.
+
+    norms : [layers, head_dim]    of the keys of each layer, or None
+    """
+
+    def __init__(self, model: DFlashModel) -> None:
+        self._model = model
+        layers = range(model.spec.backbone.num_layers)
+        names = [f"layers.{i}.self_attn.{part}_proj" for i in layers for part in "kv"]
+        self._weight = torch.cat([model.weights[f"{name}.weight"] for name in names])
+        self._bias = None
+        if model.spec.backbone.qkv_bias:
+            self._bias = torch.cat([model.weights[f"{name}.bias"] for name in names])
+        self.norms = None
+        if model.spec.backbone.qk_norm:
+            norms = [model.weights[f"layers.{i}.self_attn.k_norm.weight"] for i in layers]
+            self.norms = torch.stack(norms).float()
+
+    def __call__(self, taps: Tensor) -> Tensor:
+        """[B, n, layers, 2, kv_heads, head_dim] of rows ``taps`` [B, n, width]."""
+        spec = self._model.spec.backbone
+        rows = functional.linear(self._model.context_rows(taps), self._weight, self._bias)
+        return rows.view(*taps.shape[:2], spec.num_layers, 2, spec.num_kv_heads, spec.head_dim)
 
 
 class PagedBlocks:
@@ -20,13 +51,29 @@ class PagedBlocks:
         dtype = model.weights[EMBEDDING].dtype
         self._num_rows = model.block_spec.num_rows
         self.rows = PagedRows(pages, model.spec.backbone, self._num_rows, dtype, model.device)
+        self._project = ContextProjection(model)
+        storages = [s for pair in zip(self.rows.keys, self.rows.values, strict=True) for s in pair]
+        self._layout = KvLayout([KvBuffer.nhd(storage) for storage in storages])
+        num_positions = self.rows.num_columns * pages.page_size
+        self._angles = Rotary(model.spec.backbone.rope, model.device).tables(num_positions)
 
     def extend(
         self, requests: Tensor, lens: Tensor, counts: Tensor, next_tokens: Tensor, taps: Tensor
     ) -> None:
-        table = self.rows.committed_pages(requests)
-        window = PagedWindow(self.rows, table, lens, counts, taps.shape[1])
-        self._model.extend(self._contexts(window), taps)
+        cos, sin = self._angles
+        ops.inject_context_kv(
+            self._project(taps),
+            self._layout,
+            lens,
+            counts,
+            self.rows.pages.table,
+            page_size=self.rows.pages.page_size,
+            cos=cos,
+            sin=sin,
+            k_norm_weight=self._project.norms,
+            eps=self._model.spec.backbone.norm_eps,
+            page_table_rows=requests,
+        )
 
     def draft(
         self,
@@ -39,14 +86,12 @@ class PagedBlocks:
     ) -> ChainDrafts:
         table = self.rows.drafted_pages(requests, lens)
         window = PagedWindow(self.rows, table, lens, live.int() * self._num_rows, self._num_rows)
-        return self._model.draft(self._contexts(window), anchors, num_drafts, sampler)
-
-    def _contexts(self, window: PagedWindow) -> PagedContexts:
-        return PagedContexts(window, self._model.block_spec.spans)
+        contexts = PagedContexts(window, self._model.block_spec.spans)
+        return self._model.draft(contexts, anchors, num_drafts, sampler)
 
 
 class PagedContexts:
-    """The contexts of B requests, and n rows behind each: committed ones, or a block."""
+    """The contexts of B requests, with a block behind each."""
 
     def __init__(self, window: PagedWindow, spans: tuple[SpanSpec, ...]) -> None:
         self._window = window
@@ -54,9 +99,6 @@ class PagedContexts:
 
     def positions(self, num_rows: int) -> Tensor:
         return self._window.positions
-
-    def append(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        self._window.write(layer, keys, values)
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         self._window.write(layer, keys, values)
