@@ -81,7 +81,9 @@ def test_samples_are_those_that_were_decided() -> None:
         (None, "cannot read STS file"),
         ("{}", 'expected "temperatures" to be a list of numbers'),
         ('{"temperatures": [1.0]}', "expected temperatures of 4 drafts, got 1"),
-        ('{"temperatures": [1.0, 1.0, 0.0, 1.0]}', "above 0 and finite, got 0.0"),
+        ('{"temperatures": [1.0, 1.0, 0.0, 1.0]}', "above 0 and finite as float32, got 0.0"),
+        ('{"temperatures": [1.0, 1.0, 1e-50, 1.0]}', "above 0 and finite as float32, got 1e-50"),
+        (f'{{"temperatures": [1{"0" * 400}, 1, 1, 1]}}', "finite as float32, got 1000"),
     ],
 )
 def test_files_that_do_not_fit(
@@ -133,3 +135,16 @@ def test_options_that_do_not_go_together(
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
     assert not out.exists()
+
+
+@pytest.mark.parametrize("graphs", ["padded", "off"])
+def test_padded_rounds_show_their_confidences(
+    graphs: str, drafter: Path, arguments: tuple[object, ...], tmp_path: Path
+) -> None:
+    sts, out = tmp_path / "sts.json", tmp_path / "out.json"
+    shared = (*arguments, "--drafter", drafter, "--graphs", graphs)
+    result = run("eval", *shared, "--fit-sts", sts, "--json", out)
+    survivals = [(1 + math.exp(-1.5)) ** -n for n in range(1, 5)]
+    assert predicted(result, out) == pytest.approx(survivals, abs=1e-5)
+    assert len(json.loads(sts.read_text())["temperatures"]) == 4
+    assert json.loads(out.read_text())["drafter"]["family"] == "dspark"

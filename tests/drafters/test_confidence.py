@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,13 @@ def test_drafters_without_confidences(tmp_path: Path) -> None:
     _, small, *_ = proposed("dspark", tmp_path / "dspark")
     with pytest.raises(ValueError, match="temperatures of 4 drafts, got 3"):
         TrainedDrafter(small.model, temperatures=[1.0] * 3)
-    for value in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(ValueError, match=f"above 0 and finite, got {value}"):
+    for value in (0.0, -1.0, math.nan, math.inf, 1e-50, 1e50):
+        with pytest.raises(ValueError, match="as float32, got " + re.escape(str(value))):
             TrainedDrafter(small.model, temperatures=[1.0, 1.0, 1.0, value])
+
+
+def test_temperatures_of_whole_numbers(tmp_path: Path) -> None:
+    batch, *_ = proposed("dspark", tmp_path, [2, 2, 2, 2])
+    assert batch.temperatures is not None
+    assert batch.temperatures.dtype == torch.float32
+    assert batch.survival() is not None

@@ -98,7 +98,9 @@ class DeviceTrainedDrafter:
         self.num_drafts = num_drafts
         self._temperatures: Tensor | None = None
         if temperatures is not None:
-            self._temperatures = torch.tensor(temperatures, device=model.device)
+            self._temperatures = torch.tensor(
+                temperatures, dtype=torch.float32, device=model.device
+            )
         self._pages: DraftPages | None = None
         self._chains: DeviceChains | None = None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import cast
@@ -24,6 +23,8 @@ from specfast.drafters.eagle_chain import EagleChain, draft_eagle_chains, extend
 from specfast.status import Status
 
 Chain = EagleChain | BlockChain
+
+_FLOAT32 = torch.finfo(torch.float32)
 
 
 class TrainedDrafter:
@@ -123,7 +124,8 @@ class TrainedDrafter:
         if self.temperatures is None or drafts.confidence is None:
             return None
         count = drafts.tokens.shape[1]
-        return torch.tensor(self.temperatures[:count], device=self.model.device)
+        device = self.model.device
+        return torch.tensor(self.temperatures[:count], dtype=torch.float32, device=device)
 
     def _chain(self, request: DraftRequest) -> Chain:
         return self._chains.setdefault(request.request_id, self.new_chain())
@@ -146,9 +148,9 @@ def check_options(
             f"got {len(temperatures)}"
         )
     for value in temperatures:
-        if not 0 < value < math.inf:
+        if not _FLOAT32.tiny <= value <= _FLOAT32.max:
             raise ValueError(
-                f"TrainedDrafter: expected temperatures above 0 and finite, got {value}"
+                f"TrainedDrafter: expected temperatures above 0 and finite as float32, got {value}"
             )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 # Temperatures that a fit tries, evenly spaced by their logarithm; those near 1 first.
 _GRID = sorted((10 ** (step / 20) for step in range(-20, 21)), key=lambda t: abs(math.log(t)))
 _NUM_BINS = 15
+_FLOAT32 = torch.finfo(torch.float32)
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def read_temperatures(path: Path, num_drafts: int) -> list[float]:
     ------
     ValueError
         The file is no JSON with a list of numbers of that name; they are of another number of
-        positions, or one is not above 0 and finite.
+        positions, or one is not above 0 and finite as float32.
     """
     try:
         fields = json.loads(path.read_text())
@@ -96,8 +97,9 @@ def read_temperatures(path: Path, num_drafts: int) -> list[float]:
             f"STS file {path}: expected temperatures of {num_drafts} drafts, got {len(given)}"
         )
     for value in given:
-        if not 0 < value < math.inf:
+        if not _FLOAT32.tiny <= value <= _FLOAT32.max:
             raise ValueError(
-                f"STS file {path}: expected temperatures above 0 and finite, got {value}"
+                f"STS file {path}: expected temperatures above 0 and finite as float32, "
+                f"got {str(value)[:40]}"
             )
     return [float(value) for value in given]
