@@ -112,6 +112,10 @@ def test_files_that_do_not_fit(
         (("--drafter", "SURE", "--tree", "--sts", "FILE"), "confidences, trees have none"),
         (("--drafter", "SURE", "--sts", "STS", "--fit-sts", "FILE"), "leave out --sts"),
         (
+            ("--drafter", "SURE", "--graphs", "padded", "--sps", "STS", "--fit-sts", "FILE"),
+            "--fit-sts has to see what becomes of all drafts: leave out --sps",
+        ),
+        (
             ("--drafter", "SURE", "--fit-sts", "FILE", "--verify-width", 4),
             "needs all 4 drafts of a block: --verify-width 5 or more, got 4",
         ),

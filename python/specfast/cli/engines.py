@@ -13,6 +13,7 @@ from specfast.cli.decoding import Decoding, OnRound, decode
 from specfast.cli.errors import CliError
 from specfast.cli.graph_mode import graph_mode
 from specfast.cli.options import GraphMode
+from specfast.cli.planning import planned_tiers, read_planning
 from specfast.cli.target import TargetModel
 from specfast.drafters import (
     DeviceTrainedDrafter,
@@ -42,6 +43,7 @@ class EngineOptions:
     drafter : one of DRAFTERS, or a directory
     tiers : batch sizes that rounds are padded to; None: powers of two up to the batch
     sts : file of temperatures for the drafter's confidences
+    sps : file of the table that rounds are planned by
     """
 
     drafter: str
@@ -53,6 +55,7 @@ class EngineOptions:
     graphs: GraphMode = GraphMode.OFF
     tiers: tuple[int, ...] | None = None
     sts: str | None = None
+    sps: str | None = None
 
     def __post_init__(self) -> None:
         if self.drafter not in DRAFTERS and not Path(self.drafter).is_dir():
@@ -69,6 +72,10 @@ class EngineOptions:
         if self.sts is not None and (self.tree or self.drafter in DRAFTERS):
             which = "trees have" if self.tree else f"{self.drafter} has"
             raise CliError(f"--sts is for a drafter with confidences, {which} none")
+        if self.sps is not None and self.drafter in DRAFTERS:
+            raise CliError(f"--sps is for a drafter with confidences, {self.drafter} has none")
+        if self.sps is not None and self.tiers is not None:
+            raise CliError("--sps brings its tiers: leave out --tiers")
 
 
 def make_drafter(
@@ -93,6 +100,8 @@ def make_drafter(
     except DrafterError as error:
         raise CliError(str(error)) from error
     if not options.tree:
+        if options.sps is not None and loaded.spec.confidence is None:
+            raise CliError(f"--sps is for a drafter with confidences, {options.drafter} has none")
         temperatures = _temperatures(options, loaded.spec)
         # A round that is padded to a tier is captured with its drafts, where that is possible.
         padded = _tiers(target, options, batch_size=1, width=options.verify_width) is not None
@@ -165,18 +174,27 @@ def warm_engine(
 ) -> Engine:
     """An engine with room for ``prompts`` that has decoded a few tokens of the first."""
     batch_size = min(options.max_batch_size, len(prompts))
-    engine = Engine(
-        target.model,
-        drafter,
-        max_batch_size=batch_size,
-        page_size=options.page_size,
-        num_pages=_num_pages(target, options, prompts, params),
-        verify_width=options.verify_width,
-        tokenizer=target.tokenizer,
-        tiers=_tiers(target, options, batch_size, 1 if drafter is None else options.verify_width),
-        state_adapter=target.state_adapter,
-        check_invariants=options.check_invariants,
-    )
+    planning = None if options.sps is None or drafter is None else read_planning(options.sps)
+    tiers = _tiers(target, options, batch_size, 1 if drafter is None else options.verify_width)
+    try:
+        engine = Engine(
+            target.model,
+            drafter,
+            max_batch_size=batch_size,
+            page_size=options.page_size,
+            num_pages=_num_pages(target, options, prompts, params),
+            verify_width=options.verify_width,
+            tokenizer=target.tokenizer,
+            tiers=tiers,
+            planning=planning,
+            state_adapter=target.state_adapter,
+            check_invariants=options.check_invariants,
+        )
+    except ValueError as error:
+        if planning is None:
+            raise
+        # The table is of another setting.
+        raise CliError(str(error)) from error
     # What happens once per process or per engine is no decoding speed.
     short = min(params.max_new_tokens, WARM_UP_TOKENS)
     decode(engine, prompts[:1], replace(params, max_new_tokens=short, min_new_tokens=0))
@@ -190,8 +208,12 @@ def _tiers(
     if mode is GraphMode.OFF:
         if options.tiers is not None:
             raise CliError("--tiers are for --graphs on or padded")
+        if options.sps is not None:
+            raise CliError("--sps is for --graphs on or padded")
         return None
     capture = mode is GraphMode.ON
+    if options.sps is not None and width > 1:
+        return planned_tiers(read_planning(options.sps), batch_size, width, capture)
     if options.tiers is None:
         return VerifyTiers.up_to(batch_size, width, capture=capture)
     if options.tiers[-1] < batch_size:

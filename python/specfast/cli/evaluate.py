@@ -20,7 +20,7 @@ from specfast.cli.draft_meter import metered
 from specfast.cli.engines import EngineOptions, make_drafter, warm_engine
 from specfast.cli.errors import CliError, ends_cleanly
 from specfast.cli.evaluation import Evaluation, evaluate_rounds
-from specfast.cli.fit_sts import check_can_fit, fit_sts, sts_file
+from specfast.cli.fit_sts import check_can_fit, check_fits_alone, fit_sts, sts_file
 from specfast.cli.hints import hints
 from specfast.cli.options import (
     DeviceOption,
@@ -37,6 +37,7 @@ from specfast.cli.options import (
     PageSizeOption,
     RawOption,
     SeedOption,
+    SpsOption,
     StsOption,
     TemperatureOption,
     TiersOption,
@@ -85,6 +86,7 @@ def evaluate(
     max_batch_size: MaxBatchSizeOption = 8,
     graphs: GraphsOption = GraphMode.AUTO,
     tiers: TiersOption = None,
+    sps: SpsOption = None,
     sts: StsOption = None,
     fit_sts_path: Annotated[
         Path | None,
@@ -120,9 +122,12 @@ def evaluate(
         max_batch_size=max_batch_size,
         graphs=graphs,
         tiers=parsed_tiers(tiers),
+        sps=None if sps is None else str(sps),
         sts=None if sts is None else str(sts),
         check_invariants=False,
     )
+    if fit_sts_path is not None:
+        check_fits_alone(options)
     texts = read_prompt_file(prompts)
     for path in (json_path, fit_sts_path):
         if path is not None:

@@ -15,10 +15,16 @@ from specfast.drafters.checkpoint import DrafterSpec
 from specfast.planner import StsFit, fit_temperatures
 
 
-def check_can_fit(spec: DrafterSpec | None, options: EngineOptions) -> None:
-    """Refuse drafters and options that leave positions without confidences."""
+def check_fits_alone(options: EngineOptions) -> None:
+    """Refuse options that change what is fitted."""
     if options.sts is not None:
         raise CliError("--fit-sts starts from confidences as they are: leave out --sts")
+    if options.sps is not None:
+        raise CliError("--fit-sts has to see what becomes of all drafts: leave out --sps")
+
+
+def check_can_fit(spec: DrafterSpec | None, options: EngineOptions) -> None:
+    """Refuse drafters and widths that leave positions without confidences."""
     if spec is None or spec.block is None or spec.confidence is None:
         raise CliError(f"--fit-sts needs a drafter with confidences, {options.drafter} has none")
     if options.verify_width <= spec.block.num_proposals:

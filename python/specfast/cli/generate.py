@@ -29,6 +29,8 @@ from specfast.cli.options import (
     PageSizeOption,
     RawOption,
     SeedOption,
+    SpsOption,
+    StsOption,
     TemperatureOption,
     TiersOption,
     TopKOption,
@@ -100,6 +102,8 @@ def generate(
     max_batch_size: MaxBatchSizeOption = 8,
     graphs: GraphsOption = GraphMode.AUTO,
     tiers: TiersOption = None,
+    sps: SpsOption = None,
+    sts: StsOption = None,
 ) -> int:
     """Decode PROMPT speculatively and compare with plain decoding.
 
@@ -132,6 +136,8 @@ def generate(
         raise CliError("--logprobs go to the result file: name one with --json")
     if check and no_plain:
         raise CliError("--check compares with plain decoding: leave out --no-plain")
+    if sts is not None and sps is None:
+        raise CliError("--sts changes which drafts a plan has verified: name its table with --sps")
     options = EngineOptions(
         drafter=drafter,
         tree=tree,
@@ -140,6 +146,8 @@ def generate(
         max_batch_size=max_batch_size,
         graphs=graphs,
         tiers=parsed_tiers(tiers),
+        sps=None if sps is None else str(sps),
+        sts=None if sts is None else str(sts),
         check_invariants=check,
     )
     prompts = collect_prompts(prompt or [], prompt_file)

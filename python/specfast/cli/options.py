@@ -38,6 +38,15 @@ StsOption = Annotated[
         show_default=False,
     ),
 ]
+SpsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--sps",
+        metavar="FILE",
+        help="Verify as many drafts as pay, by this table of specfast profile.",
+        show_default=False,
+    ),
+]
 MaxBatchSizeOption = Annotated[int, typer.Option(min=1, help="Prompts decoded at once.")]
 
 

@@ -1,0 +1,31 @@
+"""``--sps``: rounds planned by what rows cost, at the tiers that were measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specfast.cli.errors import CliError
+from specfast.engine import VerifyTiers
+from specfast.planner import Planning, SpsTable
+
+
+def read_planning(path: str) -> Planning:
+    """Planning by the table of a file of ``specfast profile``."""
+    try:
+        return Planning("compact", SpsTable.read(Path(path)))
+    except OSError as error:
+        raise CliError(f"cannot read SPS table {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise CliError(str(error)) from error
+
+
+def planned_tiers(planning: Planning, batch_size: int, width: int, capture: bool) -> VerifyTiers:
+    """The tiers of the table, for batches that it was measured with or smaller ones."""
+    assert planning.table is not None
+    num_requests = planning.table.setting.num_requests
+    if num_requests < batch_size:
+        raise CliError(
+            f"the SPS table is of {num_requests} requests at once: expected --max-batch-size "
+            f"{num_requests} or less for a batch of {batch_size} prompts"
+        )
+    return VerifyTiers([num_requests], width, planning.table.tiers, capture=capture)
