@@ -111,6 +111,22 @@ class TestDFlash2:
         assert torch.equal(draft(one, contexts[0], 7).tokens, draft(two, contexts[1], 7).tokens)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_candidates_in_order(dtype: torch.dtype) -> None:
+    """By value, equal ones by id; a row that cannot be drafted from has none that count."""
+    generator = torch.Generator().manual_seed(1)
+    logits = (20 * torch.randn(2, 5, 300, generator=generator)).round().to(dtype)
+    values, ids = logits.sort(dim=-1, descending=True, stable=True)
+    assert (values[..., :16].diff() == 0).any()
+    logits[0, 1, 7], logits[1, 2] = torch.nan, -torch.inf
+    ours, candidates = dflash2._top_k(logits, 16)
+    unusable = torch.zeros(2, 5, dtype=torch.bool)
+    unusable[0, 1] = unusable[1, 2] = True
+    assert torch.equal(candidates[~unusable], ids[..., :16][~unusable])
+    assert torch.equal(ours[~unusable], values[..., :16][~unusable])
+    assert ours[unusable].isnan().all()
+
+
 def best_path(model: DFlash2Model, context: BlockContext, anchor: int) -> list[int]:
     """What dynamic programming over all candidates would draft."""
     hidden = model.proposal_rows(model.block(only(context), torch.tensor([anchor])))[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -152,6 +154,31 @@ def test_options(tmp_path: Path) -> None:
         DeviceTrainedDrafter(model, temperatures=[1.0, 1.0])
     with pytest.raises(ValueError, match=r"expected attach\(\) to be called"):
         DeviceTrainedDrafter(model).observe([Stream(0, [1, 2], GREEDY, 0)], [torch.zeros(1, 36)])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("params", [GREEDY, DRAWN])
+def test_captured_as_padded(name: str, params: SamplingParams, tmp_path: Path, device: str) -> None:
+    if device == "cpu":
+        pytest.skip("graphs are captured on GPUs")
+    target_model = deepcopy(target()).to(device)
+    model = load_drafter(CASES[name].write(tmp_path), DraftTarget.of(target_model))
+    if name in NARROW:
+        widen(model)
+
+    def run(capture: bool) -> list[list[int]]:
+        engine = Engine(
+            target_model,
+            DeviceTrainedDrafter(model),
+            max_batch_size=4,
+            page_size=4,
+            verify_width=WIDTH,
+            tiers=VerifyTiers([1, 2, 4], WIDTH, capture=capture),
+        )
+        asked = replace(params, seed=3, max_new_tokens=NUM_TOKENS)
+        return [g.token_ids for g in engine.generate(PROMPTS, asked)]
+
+    assert run(True) == run(False)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
+from specfast import ops
 from specfast.drafters.block_context import Contexts
 from specfast.drafters.checkpoint.spec import ConvolutionSpec, DrafterSpec, SelectorSpec
 from specfast.drafters.checkpoint.weights import Weights
 from specfast.drafters.dflash import DFlashModel
-from specfast.drafters.draws import ChainDrafts, DraftSampler
+from specfast.drafters.draws import UNUSABLE, ChainDrafts, DraftSampler
 
 
 class DFlash2Model(DFlashModel):
@@ -70,6 +72,11 @@ def _convolved(kernel: Tensor, rows: Tensor) -> Tensor:
 
 
 def _top_k(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of each row, largest first, the lower id first among equals."""
-    values, ids = logits.sort(dim=-1, descending=True, stable=True)
-    return values[..., :k].contiguous(), ids[..., :k].contiguous()
+    """The k largest of each row, largest first, the lower id first among equals.
+
+    All are NaN in a row with a NaN, and in one with nothing above -inf.
+    """
+    level = ops.expand_frontier(logits.flatten(0, -2)[:, None], topk=k)
+    ids = level.candidate_tokens.long().view(*logits.shape[:-1], k)
+    usable = ((level.status & int(UNUSABLE)) == 0).view(*logits.shape[:-1], 1)
+    return logits.gather(-1, ids).masked_fill(~usable, torch.nan), ids
