@@ -95,8 +95,13 @@ def test_a_planner_takes_it(model_path: Path, tmp_path: Path) -> None:
         assert plan.tier == tiers.holding(2 + plan.budget)
 
 
+@pytest.mark.parametrize(("draft_ms", "expected"), [(0, [2.0, 0.5]), (500, [1.0, 0.4])])
 def test_the_median_counts(
-    model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    draft_ms: int,
+    expected: list[float],
+    model_path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Two steps of warm-up, then three that count, per tier.
     steps = iter([9.0, 9.0, 0.5, 7.0, 0.25, 9.0, 9.0, 1.0, 2.0, 4.0])
@@ -108,14 +113,16 @@ def test_the_median_counts(
 
     monkeypatch.setattr(StepTimer, "seconds", seconds)
     out = tmp_path / "sps.json"
-    result = run(out, "--model", model_path, "--tiers", "5,1", *SMALL)
+    arguments = ("--model", model_path, "--tiers", "5,1", "--draft-ms", draft_ms, *SMALL)
+    result = run(out, *arguments)
     assert result.exit_code == 0, result.stderr
     assert rows_of_steps == [(1, 5), (5, 5)]
     table = SpsTable.read(out)
-    assert [table.rate(2, tier) for tier in (1, 5)] == [2.0, 0.5]
+    assert [table.rate(2, tier) for tier in (1, 5)] == pytest.approx(expected)
+    assert table.conditions["draft_ms"] == draft_ms
     lines = [line.split("│") for line in result.stdout.splitlines() if "█" in line]
     bars = [len(line[5].strip()) for line in lines]
-    assert bars == [10, 40]
+    assert bars == [40 * expected[1] / expected[0], 40]
 
 
 @pytest.mark.parametrize(
@@ -127,6 +134,7 @@ def test_the_median_counts(
             ("--tiers", "1,4", "--graphs", "padded"),
             "--tiers must lie in [2, 6] for 2 requests of 3 rows, got 1, 4",
         ),
+        (("--draft-ms", "inf"), "--draft-ms must be finite, got inf"),
         (("--graphs", "on"), "--graphs on needs a GPU, and the device is cpu"),
         (
             ("--graphs", "padded", "--verify-width", 200),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from pathlib import Path
 from typing import Annotated
@@ -52,6 +53,10 @@ def profile(
         int, typer.Option(min=1, max=1024, help="Rows per request: the anchor and its drafts.")
     ] = 8,
     context_len: Annotated[int, typer.Option(min=0, help="Tokens before the rows.")] = 512,
+    draft_ms: Annotated[
+        float,
+        typer.Option(min=0, help="What drafting adds to a step, as eval shows it."),
+    ] = 0.0,
     repeats: Annotated[int, typer.Option(min=1, help="Steps per tier; the median counts.")] = 20,
     device: DeviceOption = None,
     dtype: DtypeOption = None,
@@ -65,9 +70,14 @@ def profile(
     rows, forward of the target, accept, record on the host. With
     --graphs on or padded it is a planned round at the tier, launched one
     ahead. Requests share a tier's rows as evenly as they go.
+
+    The more a draft costs, the more of it is worth verifying: with
+    --draft-ms the table is that of whole rounds.
     """
     console = Console(highlight=False, markup=False)
     check_writable(out)
+    if not math.isfinite(draft_ms):
+        raise CliError(f"--draft-ms must be finite, got {draft_ms}")
     rows_asked = parsed_tiers(tiers)
     target = load_target(model, choose_device(device), dtype, console)
     mode = graph_mode(target, graphs, max_batch_size, verify_width)
@@ -87,7 +97,7 @@ def profile(
     rates = []
     for rows in track(timer.setting.tiers, "Measuring", console=console, transient=True):
         seconds = timer.seconds(rows, WARM_UP_STEPS + repeats)
-        rates.append(1 / statistics.median(seconds[WARM_UP_STEPS:]))
+        rates.append(1 / (statistics.median(seconds[WARM_UP_STEPS:]) + draft_ms / 1000))
     table = SpsTable(
         timer.setting,
         commit,
@@ -96,6 +106,7 @@ def profile(
             "verify_width": verify_width,
             "context_len": context_len,
             "page_size": page_size,
+            "draft_ms": draft_ms,
             "repeats": repeats,
         },
     )
