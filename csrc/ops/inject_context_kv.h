@@ -25,7 +25,7 @@ struct InjectContextKvParams {
   int32_t batch_size;  // B
   int32_t max_rows;    // S: no request has more
   int32_t num_layers;  // L <= kMaxKvBuffers / 2
-  int32_t num_heads;   // H; S * L * H < 2^31
+  int32_t num_heads;   // H; S * L * H < 2^30
   int32_t head_dim;    // D
   int32_t rotary_dim;  // even, <= D
   FloatType type;      // of keys_values and of all buffers

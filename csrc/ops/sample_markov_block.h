@@ -92,7 +92,8 @@ struct MarkovDraw {
 // The target's id of a column; -1 if it is none that an int32 holds.
 SPECFAST_HD int32_t markov_target_id(const MarkovBlockParams& p, int32_t column) {
   if (p.d2t == nullptr || column < 0) return column;
-  int64_t id = column + p.d2t[column];
+  int64_t id =
+      static_cast<int64_t>(static_cast<uint64_t>(column) + static_cast<uint64_t>(p.d2t[column]));
   return id >= 0 && id < INT32_MAX ? static_cast<int32_t>(id) : kNoToken;
 }
 

@@ -68,7 +68,7 @@ void check_rows(ArgChecks& args, const RowArgs& in, InjectContextKvParams& p) {
   p.num_heads = int32_size(args, "the number of heads H", "H", 1);
   p.head_dim = int32_size(args, "the head size D", "D", 1, kMaxHeadDim);
   args.require_range("the number of heads S * L * H",
-                     int64_t{p.max_rows} * p.num_layers * p.num_heads, 0, INT32_MAX);
+                     int64_t{p.max_rows} * p.num_layers * p.num_heads, 0, INT32_MAX / 2);
   int64_t first = by_path ? 0 : 1;
   p.num_source_rows = by_path ? args["R"] : args["S"];
   p.type = float_type(in.keys_values);

@@ -22,7 +22,7 @@ void check_outputs(ArgChecks& args, const FrontierOutputs& out, ExpandFrontierPa
   args.size("n k", args["n"] * args["k"]);
   auto rows = [&](const Tensor& tensor, const char* name, std::initializer_list<ScalarType> dtype,
                   const char* columns, int64_t* stride) {
-    TensorArg arg = args(tensor, name).dtype(dtype).shape({"B", columns}).rows();
+    TensorArg arg = args(tensor, name).dtype(dtype).shape({"B", columns}).own_rows();
     *stride = arg.row_stride();
     return arg;
   };

@@ -60,8 +60,11 @@ void sample_markov_block(const Tensor& logits, const Tensor& w1, const Tensor& w
                          const OptionalTensor& projection, const OptionalTensor& hidden_rows) {
   ArgChecks args("sample_markov_block", logits);
   MarkovBlockParams p{};
-  p.logits =
-      args(logits, "logits").dtype(kWideFloats).shape({"B", "G", "V"}).rows().mutable_data<void>();
+  p.logits = args(logits, "logits")
+                 .dtype(kWideFloats)
+                 .shape({"B", "G", "V"})
+                 .own_rows()
+                 .mutable_data<void>();
   p.logits_type = float_type(logits);
   p.request_stride = logits.stride(0);
   p.step_stride = logits.stride(1);

@@ -6,12 +6,14 @@
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <map>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/types.h"
@@ -141,6 +143,23 @@ class TensorArg {
     int64_t last = tensor_->dim() - 1;
     if (tensor_->stride(last) == 1 || tensor_->size(last) <= 1) return *this;
     fail(" with a dense last dimension, got stride ", tensor_->stride(last));
+  }
+
+  // For what is written: rows as above that share no element.
+  TensorArg& own_rows() {
+    if (tensor_ == nullptr || tensor_->numel() == 0) return *this;
+    rows();
+    std::vector<std::pair<int64_t, int64_t>> dims;
+    for (int64_t i = 0; i + 1 < tensor_->dim(); ++i) {
+      if (tensor_->size(i) > 1) dims.push_back({tensor_->stride(i), tensor_->size(i)});
+    }
+    std::sort(dims.begin(), dims.end());
+    int64_t reach = tensor_->size(tensor_->dim() - 1);
+    for (auto [stride, size] : dims) {
+      if (stride < reach) fail(" with rows of their own, got strides [", strides_text(), "]");
+      reach += stride * (size - 1);
+    }
+    return *this;
   }
 
   TensorArg& contiguous() {

@@ -277,6 +277,7 @@ def test_opcheck(device: str) -> None:
         ({"logits": torch.zeros(1, 0, 4)}, r"number of nodes n of logits in \[1, 2\], got 0"),
         ({"topk": 0}, r"topk in \[1, 32\], got 0"),
         ({"topk": 33}, r"topk in \[1, 32\], got 33"),
+        ({"topk": 2**62}, r"topk in \[1, 32\], got 4611686018427387904"),
         ({"topk": 5}, r"topk, children of a node out of vocab_size tokens, in \[1, 4\], got 5"),
         ({"vocab_size": 1}, r"out of vocab_size tokens, in \[1, 1\], got 2"),
         ({"vocab_size": 5}, r"vocab_size in \[1, 4\], got 5"),
@@ -298,3 +299,13 @@ def test_opcheck(device: str) -> None:
 def test_wrong_arguments(wrong: dict, message: str) -> None:
     with pytest.raises(RuntimeError, match=f"expand_frontier: .*{message}"):
         ops.expand_frontier(**{**hand_drawn("cpu"), **wrong})
+
+
+@pytest.mark.parametrize("name", ["candidate_tokens", "candidate_scores", "parent_list"])
+def test_rows_that_share_memory_are_not_written(name: str) -> None:
+    out = ExpandedFrontier.empty(2, 2, 2, "cpu")
+    setattr(out, name, getattr(out, name)[:1].expand(2, -1))
+    with pytest.raises(
+        RuntimeError, match=rf"out.{name} with rows of their own, got strides \[0, 1"
+    ):
+        ops.expand_frontier(**hand_drawn("cpu", count=2), out=out)

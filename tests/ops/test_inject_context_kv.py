@@ -298,6 +298,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "keys alone": (
         {"keys_values": torch.zeros(1, 3, 1, 1, 1, 2)}, r"keys_values of shape \[B=1, S, L, 2, H",
     ),
+    "more rows than are numbered": (
+        {"keys_values": torch.zeros(1, 1, 1, 2, 1, 2).expand(1, 2**30, 1, 2, 1, 2)},
+        r"heads S \* L \* H in \[0, 1073741823\], got 1073741824",
+    ),
     "rows of int": ({"keys_values": torch.zeros(1, 3, 1, 2, 1, 2).int()}, "keys_values of dtype"),
     "scattered heads": (
         {"keys_values": torch.zeros(1, 3, 1, 2, 1, 4)[..., ::2]}, "keys_values with a dense last",

@@ -264,6 +264,10 @@ def test_opcheck(device: str) -> None:
         ({"logits": torch.zeros(1, 3)}, r"expected logits of shape \[B, G, V\], got \[1, 3\]"),
         ({"logits": torch.zeros(1, 0, 3)}, r"number of steps G in \[1, 65536\], got 0"),
         ({"logits": torch.zeros(1, 3, 3).half()}, "logits of dtype float32 or bfloat16"),
+        (
+            {"logits": torch.zeros(1, 1, 3).expand(1, 3, 3)},
+            r"logits with rows of their own, got strides \[3, 0, 1\]",
+        ),
         ({"w1": torch.eye(4)}, r"expected w2 of shape \[V=3, r=4\], got \[3, 3\]"),
         ({"w1": torch.eye(3).bfloat16()}, "expected w1 and w2 of one dtype"),
         ({"w1": torch.eye(3).half()}, "w1 of dtype float32 or bfloat16, got float16"),

@@ -75,8 +75,6 @@ class TreeDrafter(TrainedDrafter):
         ):
             if value < least:
                 raise ValueError(f"TreeDrafter: expected {name} >= {least}, got {value}")
-        if budget is not None and budget < 0:
-            raise ValueError(f"TreeDrafter: expected budget >= 0, got {budget}")
         if topk > _MOST_CHILDREN:
             raise ValueError(f"TreeDrafter: expected topk <= {_MOST_CHILDREN}, got {topk}")
         self.num_nodes = num_nodes
@@ -90,6 +88,17 @@ class TreeDrafter(TrainedDrafter):
         self.depth = depth
         self.drawn = drawn
         self.budget = budget
+
+    @property
+    def budget(self) -> int | None:
+        """Drafts of a round over the whole batch, from the next round on."""
+        return self._budget
+
+    @budget.setter
+    def budget(self, budget: int | None) -> None:
+        if budget is not None and not (isinstance(budget, int) and budget >= 0):
+            raise ValueError(f"TreeDrafter: expected budget >= 0, got {budget}")
+        self._budget = budget
 
     def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
         num_nodes = min(self.num_nodes, verify_width)

@@ -84,9 +84,9 @@ def inject_context_kv(
     -----
     Bad data never fails, and a request of which something is bad stores nothing. BAD_PATH:
     ``commit_lens`` below 0 or above S, a row outside [0, R). BAD_PARAM: positions below 0 or past
-    ``cos`` or the page table, a ``page_table_rows`` outside it, an entry that is no page. Pages of
-    different requests are not compared. Values keep their bits; NaN among the keys of a head stays
-    in that head.
+    ``cos`` or the page table, a ``page_table_rows`` outside it, an entry that is no page. Pages are
+    not compared: a slot that two rows get holds either, or parts of both. Values keep their bits;
+    NaN among the keys of a head stays in that head.
     Arithmetic is float32, rounded once to the dtype: ``x * (1 / sqrt(mean(x ** 2) + eps)) *
     weight``, then ``x * cos - y * sin`` and ``y * cos + x * sin``. The squares are added up in an
     order that is fixed.

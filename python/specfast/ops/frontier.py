@@ -10,6 +10,8 @@ from specfast.records import ExpandedFrontier
 
 __all__ = ["expand_frontier"]
 
+_MOST_CHILDREN = 32
+
 
 def expand_frontier(
     logits: Tensor,
@@ -83,9 +85,10 @@ def expand_frontier(
     ([[2, 4]], [[0, 1]], [[0, 1]])
     """
     if out is None:
-        # Of any rank: the op has the sentence for a wrong one.
+        # Of any rank and size: the op has the sentence for a wrong one.
         batch_size, num_nodes = (0, 0, *logits.shape)[-3:-1]
-        out = ExpandedFrontier.empty(batch_size, num_nodes, max(topk, 0), logits.device)
+        count = min(max(topk, 0), _MOST_CHILDREN)
+        out = ExpandedFrontier.empty(batch_size, num_nodes, count, logits.device)
     torch.ops.specfast.expand_frontier(
         logits,
         scores,
