@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -12,8 +13,9 @@ import torch
 from engine.drafters import FixedDrafter, NoiseDrafter, OracleDrafter
 from engine.models import CONTEXT, VOCAB, plain_greedy, random_prompt, tiny_model
 from specfast import FinishReason, SamplingParams, Status
-from specfast.drafters import Drafter, NgramDrafter
+from specfast.drafters import DraftBatch, Drafter, NgramDrafter
 from specfast.engine import Engine, Generation
+from specfast.engine.draft_checks import check_draft
 from torch import Tensor
 
 PROMPTS = [random_prompt(length, seed=length) for length in (5, 17, 31)]
@@ -357,3 +359,19 @@ def test_public_names_are_imported_on_demand() -> None:
     assert specfast.Engine is Engine
     assert specfast.Generation is Generation
     assert specfast.drafters.NgramDrafter is NgramDrafter
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"verify_lens": [2]}, "expected 2 verify_lens, got 1"),
+        ({"confidence": torch.ones(2, 2)}, r"confidence \[2, 1\], one of each draft, got \[2, 2\]"),
+        ({"confidence": torch.ones(1, 1)}, r"confidence \[2, 1\], one of each draft, got \[1, 1\]"),
+        ({"status": [4]}, "expected 2 status, got 1"),
+    ],
+)
+def test_what_comes_with_drafts_is_of_each_of_them(changes: dict, message: str) -> None:
+    draft = DraftBatch(torch.zeros(2, 2, dtype=torch.int32), [2, 2])
+    check_draft(draft, 2, 4)
+    with pytest.raises(RuntimeError, match=f"drafter: .*{message}"):
+        check_draft(replace(draft, **changes), 2, 4)

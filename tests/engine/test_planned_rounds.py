@@ -28,7 +28,7 @@ from specfast.drafters import (
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.loader import DrafterModel
 from specfast.engine import Engine, Generation, VerifyTiers
-from specfast.engine.round_plan import HostPlan
+from specfast.engine.round_plan import HostPlan, planner_for
 from specfast.engine.target import Target
 from specfast.ops.plan import ConfidenceForm
 from specfast.planner import (
@@ -303,3 +303,12 @@ def test_trees_are_planned_unless_they_are_drawn(drawn: bool, tmp_path: Path) ->
 def test_what_only_a_device_drafter_can_do_is_refused(device: str) -> None:
     with pytest.raises(ValueError, match='"static" or "compact" for a drafter on the host, got'):
         decoded(Planning("cap-accept", TABLE), "survival", device)
+
+
+def test_more_drafts_than_a_plan_holds_are_refused() -> None:
+    """193 requests of 128 drafts would fail at their first round."""
+    graphs: Any = SimpleNamespace(tiers=VerifyTiers([193], 129), device=CPU)
+    with pytest.raises(
+        ValueError, match=r"at most 24576 drafts in all .*, got 193 requests of 128"
+    ):
+        planner_for(Planning("compact"), graphs, 4, False)

@@ -19,6 +19,13 @@ def check_draft(
         raise RuntimeError(
             f"drafter: expected {batch_size} verify_lens, got {len(draft.verify_lens)}"
         )
+    if draft.confidence is not None and draft.confidence.shape != (batch_size, shape[1] - 1):
+        raise RuntimeError(
+            f"drafter: expected confidence [{batch_size}, {shape[1] - 1}], one of each draft, "
+            f"got {list(draft.confidence.shape)}"
+        )
+    if draft.status is not None and len(draft.status) != batch_size:
+        raise RuntimeError(f"drafter: expected {batch_size} status, got {len(draft.status)}")
     if draft.parents is not None and chains_only:
         raise RuntimeError(
             "drafter: expected chains for a target with recurrent layers, whose state follows the "

@@ -13,6 +13,8 @@ from specfast.engine.requests import Request
 from specfast.engine.verify_graphs import VerifyGraphs
 from specfast.planner import Planning, Tiers, VerifyPlanner
 
+_MOST_DRAFTS = 24576  # as ``ops.schedule_verify_lens`` takes them
+
 
 def planner_for(
     planning: Planning | None, graphs: VerifyGraphs, max_batch_size: int, is_eager: bool
@@ -23,10 +25,17 @@ def planner_for(
     ------
     ValueError
         An SPS table of another setting than these rounds', or, where ``is_eager``, than theirs
-        would be if they were eager.
+        would be if they were eager; more drafts than one plan can hold.
     """
     if planning is None:
         return None
+    slots = max(max_batch_size, *(tier.num_requests for tier in graphs.tiers.tiers))
+    most = slots * max(graphs.tiers.width - 1, 1)
+    if most > _MOST_DRAFTS:
+        raise ValueError(
+            f"Engine: expected tiers of at most {_MOST_DRAFTS} drafts in all for planning, got "
+            f"{slots} requests of {graphs.tiers.width - 1}"
+        )
     if planning.table is not None:
         planning.table.require(graphs.sps_setting(is_eager))
     rows = Tiers(tier.num_rows for tier in graphs.tiers.tiers)
