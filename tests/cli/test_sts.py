@@ -116,6 +116,10 @@ def test_files_that_do_not_fit(
             "--fit-sts has to see what becomes of all drafts: leave out --sps",
         ),
         (
+            ("--drafter", "SURE", "--json", "FILE", "--fit-sts", "FILE"),
+            "--json and --fit-sts are the same file",
+        ),
+        (
             ("--drafter", "SURE", "--fit-sts", "FILE", "--verify-width", 4),
             "needs all 4 drafts of a block: --verify-width 5 or more, got 4",
         ),

@@ -49,7 +49,7 @@ from specfast.cli.options import (
     sampling_params,
 )
 from specfast.cli.prompts import read_prompt_file, tokenize
-from specfast.cli.report import check_writable, conditions, title, write_report
+from specfast.cli.report import check_apart, check_writable, conditions, title, write_report
 from specfast.cli.summary import faults
 from specfast.cli.target import choose_device, load_target
 from specfast.drafters import TrainedDrafter
@@ -129,6 +129,7 @@ def evaluate(
     if fit_sts_path is not None:
         check_fits_alone(options)
     texts = read_prompt_file(prompts)
+    check_apart(prompts=prompts, json=json_path, fit_sts=fit_sts_path, report=report)
     for path in (json_path, fit_sts_path):
         if path is not None:
             check_writable(path)

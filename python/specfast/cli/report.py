@@ -32,6 +32,18 @@ def check_writable(path: Path) -> None:
     write_whole(path, None)
 
 
+def check_apart(**files: Path | None) -> None:
+    """Refuse to write over another file of the same call; each under the name of its option."""
+    seen: dict[Path, str] = {}
+    for name, path in files.items():
+        if path is None:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        other = seen.setdefault(path.resolve(), option)
+        if other != option:
+            raise CliError(f"{other} and {option} are the same file, {path}")
+
+
 def write_report(path: Path, report: dict[str, Any]) -> None:
     """Write ``report`` as :func:`write_whole` does."""
     # The name of a prompt file may hold bytes that are no text.
