@@ -4,6 +4,7 @@ from specfast.engine.cache_states import CacheStates
 from specfast.engine.engine import Engine
 from specfast.engine.rank_agreement import RankAgreement, Site
 from specfast.engine.requests import Generation, RoundOutput
+from specfast.engine.round_form import RoundForm
 from specfast.engine.state_adapter import ChainRows, StateAdapter, StateItem
 from specfast.engine.verify_tiers import VerifyTier, VerifyTiers
 
@@ -13,6 +14,7 @@ __all__ = [
     "Engine",
     "Generation",
     "RankAgreement",
+    "RoundForm",
     "RoundOutput",
     "Site",
     "StateAdapter",

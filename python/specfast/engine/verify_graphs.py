@@ -113,6 +113,22 @@ class VerifyGraphs:
     Lifetimes: a tier's tensors keep their addresses until the object ends; the record of a round
     and its taps are good until the next round of the tier, or, on the host, the next but one.
 
+    Parameters
+    ----------
+    target, pool, page_table
+        Whose rounds these are; they keep their storage.
+    tiers : VerifyTiers
+    drafter : Drafter
+        Of forms that are drafted on the device it has to be a ``DeviceDrafter``.
+    context_len : int
+        Positions that a request may have.
+    recorder : TapRecorder, optional
+        Of the hidden states that the drafter reads.
+    plan_mode : PlannerMode
+        What a round does with confidences of a drafter on the device; with "static" nothing.
+    state_pool : StatePool, optional
+        Of a target with recurrent layers.
+
     Raises
     ------
     ValueError

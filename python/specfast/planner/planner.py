@@ -41,7 +41,10 @@ class VerifyPlan:
 class Planning:
     """How an engine plans its rounds; see :class:`VerifyPlanner`.
 
-    mode : "cap-accept" is for drafters on the device
+    mode : see there; "cap-accept" is for drafters on the device
+    table : what rows cost, measured with this engine's setting; None: all drafts are verified
+    epsilon : expected survivals below it are not worth a row, whatever a row costs
+    fill_tier : whether to spend what the tier of a round holds anyway
     lag : rounds between the survivals of a round and the budget that they decide
     """
 
