@@ -25,7 +25,7 @@ from specfast.drafters.checkpoint.weights import Weights
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle3 import Eagle3Model
 from specfast.drafters.eagle_chain import EagleChain
-from specfast.drafters.layers import Rotary
+from specfast.drafters.layers import Rotation
 from specfast.drafters.loader import load_drafter
 from specfast.drafters.pairs import CommittedPairs
 from torch import Tensor
@@ -177,13 +177,12 @@ def kept_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def interleaved_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
-    rotate = Rotary.__call__
+    rotate = Rotation.__call__
 
-    def pairs(self: Rotary, x: Tensor, positions: Tensor) -> Tensor:
-        halves = x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
-        return rotate(self, halves, positions)
+    def pairs(self: Rotation, x: Tensor) -> Tensor:
+        return rotate(self, x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2))
 
-    monkeypatch.setattr(Rotary, "__call__", pairs)
+    monkeypatch.setattr(Rotation, "__call__", pairs)
 
 
 def exchanged_halves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,8 +57,8 @@ def test_as_transformers(
     positions = torch.tensor([[0, 1, 2, 17, 63, 64, 200, 1000, 4000]])
     cos, sin = LlamaRotaryEmbedding(config)(heads, positions)
     expected, _ = apply_rotary_pos_emb(heads, heads, cos, sin)
-    ours = rotary_of(tmp_path, fields)(heads[0].transpose(0, 1), positions[0])
+    ours = rotary_of(tmp_path, fields).at(positions[0], heads.dtype)(heads[0].transpose(0, 1))
     # Angles of thousands of radians hold about four decimals in fp32.
     torch.testing.assert_close(ours.transpose(0, 1), expected[0], rtol=0, atol=2e-3)
-    plain = rotary_of(tmp_path, {})(heads[0].transpose(0, 1), positions[0])
+    plain = rotary_of(tmp_path, {}).at(positions[0], heads.dtype)(heads[0].transpose(0, 1))
     assert torch.allclose(ours, plain, atol=2e-2) == (not fields)

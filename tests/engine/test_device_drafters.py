@@ -147,14 +147,14 @@ def taps_of_another_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def positions_shifted(monkeypatch: pytest.MonkeyPatch) -> None:
-    init = PagedWindow.__init__
+    of = PagedWindow.of
 
-    def mutant(self: PagedWindow, *arguments: Any) -> None:
-        init(self, *arguments)
+    def mutant(*arguments: Any) -> PagedWindow:
+        window = of(*arguments)
         # Of blocks and drafted pairs alone: relative positions are all that counts.
-        self.positions = self.positions + (arguments[-1] in (1, 6))
+        return replace(window, positions=window.positions + (arguments[-1] in (4, 6)))
 
-    monkeypatch.setattr(PagedWindow, "__init__", mutant)
+    monkeypatch.setattr(PagedWindow, "of", mutant)
 
 
 def opposite_mask(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,8 +173,7 @@ def one_row_less(monkeypatch: pytest.MonkeyPatch) -> None:
     attend = PagedWindow.attend
 
     def mutant(self: PagedWindow, *arguments: Any) -> Tensor:
-        self._first = (self._first - 1).clamp(min=0)
-        return attend(self, *arguments)
+        return attend(replace(self, first=(self.first - 1).clamp(min=0)), *arguments)
 
     monkeypatch.setattr(PagedWindow, "attend", mutant)
 

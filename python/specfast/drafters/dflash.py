@@ -71,9 +71,9 @@ class DFlashModel:
         self.spec = spec
         self.weights = weights
         self.block_spec: BlockSpec = spec.block
-        rotary = Rotary(spec.backbone.rope, weights[EMBEDDING].device)
+        self.rotary = Rotary(spec.backbone.rope, weights[EMBEDDING].device)
         self.attentions = [
-            Attention(weights, f"layers.{layer}.self_attn.", spec.backbone, rotary)
+            Attention(weights, f"layers.{layer}.self_attn.", spec.backbone)
             for layer in range(spec.backbone.num_layers)
         ]
 
@@ -95,10 +95,10 @@ class DFlashModel:
         which has no taps yet.
         """
         rows = self.context_rows(taps)
-        positions = contexts.positions(taps.shape[1])
+        rotation = self.rotary.at(contexts.positions(taps.shape[1]), rows.dtype)
         for layer, attention in enumerate(self.attentions):
             # No input norm: that belongs to the rows of the block.
-            contexts.append(layer, *attention.keys_values(rows, positions))
+            contexts.append(layer, *attention.keys_values(rows, rotation))
 
     def block(self, contexts: Contexts, anchors: Tensor) -> Tensor:
         """Hidden states [B, num_rows, hidden] of the anchors [B] and the masks behind them, normed.
@@ -106,13 +106,13 @@ class DFlashModel:
         The rows of a block never become context.
         """
         x = self._embedded(anchors)
-        positions = contexts.positions(self.block_spec.num_rows)
+        rotation = self.rotary.at(contexts.positions(self.block_spec.num_rows), x.dtype)
         for layer in range(len(self.attentions)):
 
             def attend(rows: Tensor, layer: int = layer) -> Tensor:
                 attention = self.attentions[layer]
-                queries = attention.queries(rows, positions)
-                keys, values = attention.keys_values(rows, positions)
+                queries = attention.queries(rows, rotation)
+                keys, values = attention.keys_values(rows, rotation)
                 return attention.output(contexts.attend(layer, queries, keys, values))
 
             def mlp(rows: Tensor, prefix: str = f"layers.{layer}.mlp.") -> Tensor:

@@ -23,8 +23,8 @@ class EagleModel:
     def __init__(self, spec: DrafterSpec, weights: Weights) -> None:
         self.spec = spec
         self.weights = weights
-        rotary = Rotary(spec.backbone.rope, weights[EMBEDDING].device)
-        self.attention = Attention(weights, "layers.0.self_attn.", spec.backbone, rotary)
+        self.rotary = Rotary(spec.backbone.rope, weights[EMBEDDING].device)
+        self.attention = Attention(weights, "layers.0.self_attn.", spec.backbone)
 
     @property
     def device(self) -> torch.device:
@@ -60,6 +60,7 @@ class EagleModel:
         return draft_ids + self.weights["d2t"][draft_ids] if "d2t" in self.weights else draft_ids
 
     def _attend(self, x: Tensor, positions: Tensor, pairs: Pairs) -> Tensor:
-        queries = self.attention.queries(x, positions)
-        keys, values = self.attention.keys_values(x, positions)
+        rotation = self.rotary.at(positions, x.dtype)
+        queries = self.attention.queries(x, rotation)
+        keys, values = self.attention.keys_values(x, rotation)
         return self.attention.output(pairs.attend(queries, keys, values, positions))

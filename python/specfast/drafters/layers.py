@@ -15,19 +15,33 @@ from specfast.drafters.checkpoint.spec import BackboneSpec, RopeSpec
 from specfast.drafters.checkpoint.weights import Weights
 
 
+class Rotation:
+    """Rotates the two halves of the first channels of each head, by the angles of some positions.
+
+    cos, sin : [..., 1, rotary_dim / 2]
+    """
+
+    def __init__(self, cos: Tensor, sin: Tensor) -> None:
+        self._cos = cos
+        self._sin = sin
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``x`` [..., heads, head_dim] at those positions."""
+        cos, sin, dim = self._cos, self._sin, 2 * self._cos.shape[-1]
+        first, second = x[..., :dim].chunk(2, dim=-1)
+        rotated = (first * cos - second * sin, second * cos + first * sin)
+        return torch.cat([*rotated, x[..., dim:]], dim=-1)
+
+
 class Rotary:
-    """Rotates the two halves of the first ``rotary_dim`` channels of each head."""
+    """The rotary embedding of a drafter."""
 
     def __init__(self, spec: RopeSpec, device: torch.device) -> None:
-        self._dim = spec.rotary_dim
         self._frequencies = _frequencies(spec).to(device)
 
-    def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
-        """``x`` [..., heads, head_dim] at ``positions`` [...]."""
-        cos, sin = (table.to(x.dtype)[..., None, :] for table in self._at(positions))
-        first, second = x[..., : self._dim].chunk(2, dim=-1)
-        rotated = (first * cos - second * sin, second * cos + first * sin)
-        return torch.cat([*rotated, x[..., self._dim :]], dim=-1)
+    def at(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
+        """Of heads at ``positions`` [...] in ``dtype``: once for all layers."""
+        return Rotation(*(table.to(dtype)[..., None, :] for table in self._at(positions)))
 
     def tables(self, num_positions: int) -> tuple[Tensor, Tensor]:
         """Cosines and sines of all positions: float32 [num_positions, rotary_dim / 2]."""
@@ -126,22 +140,21 @@ class KeyRows:
 class Attention:
     """Projections and softmax of one layer."""
 
-    def __init__(self, weights: Weights, prefix: str, spec: BackboneSpec, rotary: Rotary) -> None:
+    def __init__(self, weights: Weights, prefix: str, spec: BackboneSpec) -> None:
         self._weights = weights
         self._prefix = prefix
         self._spec = spec
-        self._rotary = rotary
 
-    def keys_values(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def keys_values(self, x: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor]:
         """Rotated keys, and values, of rows ``x`` [B, n, hidden]: [B, n, kv_heads, head_dim]."""
         heads = self._spec.num_kv_heads
         keys = self._normed("k_norm", self._project("k_proj", x, heads))
-        return self._rotary(keys, positions), self._project("v_proj", x, heads)
+        return rotation(keys), self._project("v_proj", x, heads)
 
-    def queries(self, x: Tensor, positions: Tensor) -> Tensor:
+    def queries(self, x: Tensor, rotation: Rotation) -> Tensor:
         """Rotated queries of rows ``x`` [B, n, hidden]: [B, n, heads, head_dim]."""
         queries = self._normed("q_norm", self._project("q_proj", x, self._spec.num_heads))
-        return self._rotary(queries, positions)
+        return rotation(queries)
 
     def output(self, mixed: Tensor) -> Tensor:
         """[B, n, hidden] of the values that each head has mixed, [B, n, heads, head_dim]."""

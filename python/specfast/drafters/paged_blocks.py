@@ -12,7 +12,6 @@ from specfast.drafters.checkpoint.spec import SpanSpec
 from specfast.drafters.checkpoint.weights import EMBEDDING
 from specfast.drafters.dflash import DFlashModel
 from specfast.drafters.draws import ChainDrafts, DraftSampler
-from specfast.drafters.layers import Rotary
 from specfast.drafters.paged_rows import MAX_ROWS, PagedRows, PagedWindow
 from specfast.kv_layout import KvBuffer, KvLayout
 
@@ -55,7 +54,7 @@ class PagedBlocks:
         storages = [s for pair in zip(self.rows.keys, self.rows.values, strict=True) for s in pair]
         self._layout = KvLayout([KvBuffer.nhd(storage) for storage in storages])
         num_positions = self.rows.num_columns * pages.page_size
-        self._angles = Rotary(model.spec.backbone.rope, model.device).tables(num_positions)
+        self._angles = model.rotary.tables(num_positions)
 
     def extend(
         self, requests: Tensor, lens: Tensor, counts: Tensor, next_tokens: Tensor, taps: Tensor
@@ -85,7 +84,8 @@ class PagedBlocks:
         sampler: DraftSampler,
     ) -> ChainDrafts:
         table = self.rows.drafted_pages(requests, lens)
-        window = PagedWindow(self.rows, table, lens, live.int() * self._num_rows, self._num_rows)
+        counts = live.int() * self._num_rows
+        window = PagedWindow.of(self.rows, table, lens, counts, self._num_rows)
         contexts = PagedContexts(window, self._model.block_spec.spans)
         return self._model.draft(contexts, anchors, num_drafts, sampler)
 

@@ -38,7 +38,7 @@ class PagedChains:
             tokens, features = next_tokens[:, part], self._model.features(taps[:, part])
             width = tokens.shape[1]
             here = (counts - first).clamp(0, width)
-            window = PagedWindow(self.rows, table, lens + first, here, width)
+            window = PagedWindow.of(self.rows, table, lens + first, here, width)
             hidden = self._model.forward(tokens, features, window.positions, PagedPairs(window))
             index = (here - 1).clamp(min=0)[:, None, None].expand(-1, 1, hidden.shape[-1])
             places = torch.where(here > 0, requests, self.rows.num_requests)
@@ -53,11 +53,14 @@ class PagedChains:
         num_drafts: int,
         sampler: DraftSampler,
     ) -> ChainDrafts:
-        table = self.rows.drafted_pages(requests, lens)
+        # The last draft is no pair yet.
+        num_pairs = num_drafts - 1
+        table, counts = self.rows.drafted_pages(requests, lens), live.int() * num_pairs
+        window = PagedWindow.of(self.rows, table, lens, counts, num_pairs)
+        pairs = window.one_by_one()
 
         def behind(number: int) -> tuple[Tensor, PagedPairs]:
-            window = PagedWindow(self.rows, table, lens + number, live.int(), 1)
-            return window.positions, PagedPairs(window)
+            return pairs[number].positions, PagedPairs(pairs[number])
 
         hidden = self.last.index_select(0, requests)[:, None]
         return draft_pairs(self._model, hidden, num_drafts, sampler, behind)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -77,6 +79,7 @@ class PagedRows:
         return torch.where(behind < 0, own, scratch).int()
 
 
+@dataclass(frozen=True)
 class PagedWindow:
     """A few rows of B requests, n each, that are written and attend to all before them.
 
@@ -84,32 +87,51 @@ class PagedWindow:
     first : int32 [B]               position of the first row of each
     counts : int32 [B]              rows that exist; the others are not written, neither see nor are
                                     seen, and are zeros
-
     positions : int64 [B, n]
+    slots : int64 [B * n]           where they are written
     """
 
-    def __init__(
-        self, rows: PagedRows, table: Tensor, first: Tensor, counts: Tensor, num_rows: int
-    ) -> None:
-        self._rows = rows
-        self._table = table
-        self._first = first
-        self._counts = counts
+    rows: PagedRows
+    table: Tensor
+    first: Tensor
+    counts: Tensor
+    positions: Tensor
+    slots: Tensor
+    _indptr: Tensor
+
+    @classmethod
+    def of(
+        cls, rows: PagedRows, table: Tensor, first: Tensor, counts: Tensor, num_rows: int
+    ) -> PagedWindow:
         steps = torch.arange(num_rows, device=first.device)
-        self.positions = first[:, None] + steps
+        positions = first[:, None] + steps
         size = rows.pages.page_size
-        column = torch.div(self.positions, size, rounding_mode="floor")
+        column = torch.div(positions, size, rounding_mode="floor")
         page = table.gather(1, column.clamp(0, table.shape[1] - 1)).long()
         exists = (steps < counts[:, None]) & (page >= 0) & (column < table.shape[1])
-        slots = torch.where(exists, page * size + self.positions % size, rows.padding_slot)
-        self._slots = slots.flatten()
-        last = len(first) * num_rows
-        self._indptr = torch.arange(0, last + 1, num_rows, dtype=torch.int32, device=first.device)
+        slots = torch.where(exists, page * size + positions % size, rows.padding_slot)
+        indptr = _indptr(len(first), num_rows, first.device)
+        return cls(rows, table, first, counts, positions, slots.flatten(), indptr)
+
+    def one_by_one(self) -> list[PagedWindow]:
+        """Its rows, each as a window of its own."""
+        batch, num_rows = self.positions.shape
+        steps = torch.arange(num_rows, device=self.first.device)[:, None]
+        parts = (
+            (self.first + steps).int(),
+            (steps < self.counts).int(),
+            self.positions.T.contiguous()[..., None],
+            self.slots.view(batch, num_rows).T.contiguous(),
+        )
+        indptr = _indptr(batch, 1, self.first.device)
+        return [
+            PagedWindow(self.rows, self.table, *row, indptr) for row in zip(*parts, strict=True)
+        ]
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """``keys`` and ``values`` [B, n, kv_heads, head_dim] of the rows."""
-        self._rows.keys[layer].index_copy_(0, self._slots, keys.flatten(0, 1))
-        self._rows.values[layer].index_copy_(0, self._slots, values.flatten(0, 1))
+        self.rows.keys[layer].index_copy_(0, self.slots, keys.flatten(0, 1))
+        self.rows.values[layer].index_copy_(0, self.slots, values.flatten(0, 1))
 
     def attend(self, layer: int, queries: Tensor, span: SpanSpec = EVERYTHING_BEFORE) -> Tensor:
         """What ``queries`` [B, n, heads, head_dim] mix; the rows themselves have been written.
@@ -118,16 +140,21 @@ class PagedWindow:
         """
         mixed = ops.verify_attention(
             queries.flatten(0, 1),
-            self._rows.keys[layer],
-            self._rows.values[layer],
-            self._table,
-            self._first,
-            page_size=self._rows.pages.page_size,
+            self.rows.keys[layer],
+            self.rows.values[layer],
+            self.table,
+            self.first,
+            page_size=self.rows.pages.page_size,
             qo_indptr=self._indptr,
-            verify_lens=self._counts,
+            verify_lens=self.counts,
             max_rows=queries.shape[1],
             sliding_window=span.window or 0,
             block_bidirectional=not span.causal,
-            workspace=self._rows.workspace,
+            workspace=self.rows.workspace,
         )
         return mixed.view(queries.shape)
+
+
+def _indptr(batch: int, num_rows: int, device: torch.device) -> Tensor:
+    """int32 [B + 1]: where the rows of each request begin."""
+    return torch.arange(batch + 1, dtype=torch.int32, device=device) * num_rows

@@ -36,10 +36,9 @@ class Weights:
         return functional.linear(x, self[f"{name}.weight"], self._tensors.get(f"{name}.bias"))
 
     def norm(self, name: str, x: Tensor) -> Tensor:
-        """RMSNorm over the last dimension, in fp32."""
-        wide = x.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self._norm_eps)
-        return (wide * scale).to(x.dtype) * self[f"{name}.weight"]
+        """RMSNorm over the last dimension, in fp32; rounded before the weight, as Llama has it."""
+        normed = functional.rms_norm(x, x.shape[-1:], eps=self._norm_eps)
+        return normed * self[f"{name}.weight"]
 
 
 def load_weights(
