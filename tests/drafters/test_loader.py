@@ -230,6 +230,7 @@ class TestConfig:
             ({"num_hidden_layers": 2}, "num_hidden_layers = 2"),
             ({"num_key_value_heads": 3}, "4 attention heads cannot share 3"),
             ({"rms_norm_eps": -1.0}, "rms_norm_eps to be a positive number"),
+            ({"rms_norm_eps": 10**400}, "rms_norm_eps to be a positive number"),
             ({"hidden_act": "gelu"}, "hidden_act = 'gelu' is not supported"),
             ({"use_gemma_norm": True}, "use_gemma_norm = True is not supported"),
             ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "'yarn' are not supported"),

@@ -74,6 +74,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "a number is missing or none": {"tiers": 8},
     "expected a number, got None": {"steps_per_second": [None, 1.0]},
     "expected a number, got '9'": {"steps_per_second": ["9", 1.0]},
+    "int too large to convert": {"steps_per_second": [10**400, 1.0]},
 }
 
 

@@ -168,7 +168,7 @@ class SpsTable:
             tiers = tuple(_whole(tier) for tier in table["tiers"])
             setting = SpsSetting(**texts, num_requests=_whole(table["num_requests"]), tiers=tiers)
             cost = _cost(tiers, table)
-        except (AttributeError, IndexError, KeyError, TypeError) as error:
+        except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:
             raise ValueError(f"SPS table {path}: a number is missing or none: {error}") from error
         return cls(setting, str(table["commit"]), cost, table.get("conditions", {}))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,7 +61,7 @@ class Fields:
         value = self._value(name, default)
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             raise self._fault(name, "a number")
-        if not (math.isfinite(value) and value > 0):
+        if not 0 < value <= sys.float_info.max:  # an integer may be beyond it
             raise self._fault(name, "a positive number")
         return float(value)
 
