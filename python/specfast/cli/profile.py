@@ -45,7 +45,8 @@ def profile(
     tiers: Annotated[
         str | None,
         typer.Option(
-            help="Rows of a step, separated by commas.", show_default="1 to all rows per request"
+            help="Rows of a step in all, separated by commas.",
+            show_default="1 to all rows per request",
         ),
     ] = None,
     max_batch_size: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 8,
@@ -71,7 +72,7 @@ def profile(
     --graphs on or padded it is a planned round at the tier, launched one
     ahead. Requests share a tier's rows as evenly as they go.
 
-    The more a draft costs, the more of it is worth verifying: with
+    The longer drafting takes, the more drafts are worth a row: with
     --draft-ms the table is that of whole rounds.
     """
     console = Console(highlight=False, markup=False)
