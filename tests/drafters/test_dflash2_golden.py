@@ -127,6 +127,11 @@ def test_candidates_in_order(dtype: torch.dtype) -> None:
     assert ours[unusable].isnan().all()
 
 
+def test_candidates_of_a_vocabulary_that_has_no_more() -> None:
+    values, ids = dflash2._top_k(torch.tensor([[[0.5, 2.0, 2.0]]]), 4)
+    assert (values.tolist(), ids.tolist()) == ([[[2.0, 2.0, 0.5]]], [[[1, 2, 0]]])
+
+
 def best_path(model: DFlash2Model, context: BlockContext, anchor: int) -> list[int]:
     """What dynamic programming over all candidates would draft."""
     hidden = model.proposal_rows(model.block(only(context), torch.tensor([anchor])))[0]

@@ -97,3 +97,11 @@ def test_other_files_are_refused(content: str, message: str, tmp_path: Path) -> 
     path.write_text(content)
     with pytest.raises(ValueError, match=message):
         read_temperatures(path, 2)
+
+
+@pytest.mark.parametrize(("shape", "other"), [((2, 1), (2, 2)), ((2, 2), (3, 2)), ((2,), (2,))])
+def test_outcomes_of_other_drafts_are_refused(
+    shape: tuple[int, ...], other: tuple[int, ...]
+) -> None:
+    with pytest.raises(ValueError, match=r"confidence and outcomes \[R, gamma\], got \[2"):
+        fit_temperatures(torch.zeros(shape), torch.zeros(other, dtype=torch.int64))

@@ -72,10 +72,11 @@ def _convolved(kernel: Tensor, rows: Tensor) -> Tensor:
 
 
 def _top_k(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of each row, largest first, the lower id first among equals.
+    """The k largest of each row, or all, largest first, the lower id first among equals.
 
     All are NaN in a row with a NaN, and in one with nothing above -inf.
     """
+    k = min(k, logits.shape[-1])
     level = ops.expand_frontier(logits.flatten(0, -2)[:, None], topk=k)
     ids = level.candidate_tokens.long().view(*logits.shape[:-1], k)
     usable = ((level.status & int(UNUSABLE)) == 0).view(*logits.shape[:-1], 1)

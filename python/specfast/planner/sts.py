@@ -45,10 +45,20 @@ def fit_temperatures(confidence: Tensor, outcomes: Tensor) -> StsFit:
         1 where the draft and all before it were accepted, 0 where not, -1 where nobody decided it
         or there was none; nothing is decided behind an undecided one.
 
+    Raises
+    ------
+    ValueError
+        Other shapes.
+
     Notes
     -----
     Source: the sequential temperature scaling of DSpark.
     """
+    if confidence.dim() != 2 or confidence.shape != outcomes.shape:
+        raise ValueError(
+            "fit_temperatures: expected confidence and outcomes [R, gamma], got "
+            f"{list(confidence.shape)} and {list(outcomes.shape)}"
+        )
     # A confidence that is no number promises nothing.
     logits = torch.where(confidence.isnan(), -math.inf, confidence).double()
     survival = torch.ones(len(logits), dtype=torch.float64)
