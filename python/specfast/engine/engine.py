@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specfast.drafters.base import DeviceDrafter, DraftBatch, Drafter, PlainDecoding
+from specfast.drafters.base import DeviceDrafter, Drafter, PlainDecoding
 from specfast.engine.agreed_draft import agreed_draft, agreed_lens
 from specfast.engine.draft_checks import check_draft
 from specfast.engine.intake import RequestIntake
@@ -187,7 +187,7 @@ class Engine:
     @property
     def has_unfinished(self) -> bool:
         """Whether :meth:`step` has something to do or to tell."""
-        return bool(self._waiting or self._running or self._streams.has_aborted)
+        return bool(self._waiting or self._running or self._streams.has_untold)
 
     def add_request(self, prompt_ids: Sequence[int], params: SamplingParams | None = None) -> int:
         """Queue a prompt and return the request's id.
@@ -214,10 +214,12 @@ class Engine:
         if waiting is not None:
             self._waiting.remove(waiting)
         elif running is not None:
-            self._finish(running)
+            self._leave(running)
         else:
             return False
         self._streams.abort(request_id)
+        if running is not None:
+            self.drafter.release(request_id)
         return True
 
     def seed_of(self, request_id: int, params: SamplingParams) -> int:
@@ -230,6 +232,7 @@ class Engine:
 
         A step whose forward fails (out of memory) commits nothing; the next one tries it again, or,
         where the target is recurrent, prefills each running request's text to have its state.
+        Where the drafter fails at what was committed, the next step returns that.
         Returns one output for each request that took part, at least one token in each; or, where
         requests were cancelled since the last step, their last outputs alone.
 
@@ -241,18 +244,22 @@ class Engine:
         try:
             return self._step()
         except BaseException:
-            self._forget_states()
+            if self.target.is_recurrent:
+                if self._ahead is not None:
+                    self._ahead.forget()
+                self._start_over(self._running)
             raise
 
     def _step(self) -> list[RoundOutput]:
-        if self._streams.has_aborted:
-            return self._streams.take_aborted()
+        if self._streams.has_untold:
+            return self._streams.take_untold()
         self._admit()
         fresh = next((r for r in self._running if r.committed_len == 0), None)
         if self._ahead is not None and self._ahead.in_flight:
-            outputs = self._fly(fresh)
-            if outputs:
-                return outputs
+            aboard = [request for request in self._running if request.committed_len > 0]
+            flown = self._ahead.proceed(aboard, has_joined=fresh is not None)
+            if flown is not None:
+                return self._commit(*flown)
         if fresh is not None:
             return [self._prefill(fresh)]
         if not self._running:
@@ -331,44 +338,25 @@ class Engine:
             verify_lens = agreed_lens(self._agreement, verify_lens, self.target.device)
         for request, prefix_len, rows in zip(requests, prefix_lens, verify_lens, strict=True):
             self._pages.allocate(request, prefix_len + rows)
-        verified = self._verify(requests, draft, verify_lens)
+        verified = None
+        if self.graphs is not None and self._agreement is None:
+            verified = self.graphs.verify(requests, draft, verify_lens)
+        if verified is None:
+            verified = self._verifier.verify(requests, draft, verify_lens)
         if draft.status is not None:
             verified.record.status.bitwise_or_(torch.tensor(draft.status, dtype=torch.int32))
         return self._commit(requests, verified)
 
-    def _fly(self, fresh: Request | None) -> list[RoundOutput]:
-        """Go on with the flight, or let it land; nothing where nobody of it is left."""
-        assert self._ahead is not None
-        aboard = [request for request in self._running if request.committed_len > 0]
-        if not aboard:
-            self._ahead.forget()
-            return []
-        go_on = fresh is None and self._ahead.can_go_on(aboard)
-        requests, verified = self._ahead.advance(aboard) if go_on else self._ahead.land(aboard)
-        return self._commit(requests, verified)
+    def _start_over(self, requests: Sequence[Request]) -> None:
+        """Make what is kept of these requests beside their KV from their texts.
 
-    def _forget_states(self) -> None:
-        """After a failure: a round may have gone on that the host knows nothing of.
-
-        Its KV is written again. A state is not what it was before, so it is made from the text, as
-        if the request had just joined.
+        As if they had just joined: a round may have gone on that the host, or the drafter, knows
+        nothing of.
         """
-        if not self.target.is_recurrent:
-            return
-        if self._ahead is not None:
-            self._ahead.forget()
-        for request in self._running:
+        for request in requests:
             if request.committed_len > 0:
                 request.committed_len = 0
                 self.drafter.release(request.request_id)
-
-    def _verify(
-        self, requests: list[Request], draft: DraftBatch, verify_lens: list[int]
-    ) -> VerifiedRound:
-        verified = None
-        if self.graphs is not None and self._agreement is None:
-            verified = self.graphs.verify(requests, draft, verify_lens)
-        return verified or self._verifier.verify(requests, draft, verify_lens)
 
     def _commit(self, requests: Sequence[Request], verified: VerifiedRound) -> list[RoundOutput]:
         record, verify_lens = verified.record, verified.verify_lens
@@ -385,16 +373,24 @@ class Engine:
             until_stop_string(request, output)
             for request, output in zip(requests, outputs, strict=True)
         ]
-        for request, output in zip(requests, outputs, strict=True):
-            if output.finish_reason:
-                self._finish(request)
+        ended = [r for r, output in zip(requests, outputs, strict=True) if output.finish_reason]
+        for request in ended:
+            self._leave(request)
         if self.check_invariants:
             check_pages(self._running, self.pool)
-        self._observer.committed(requests, outputs, verified.taps)
         self._streams.deliver(outputs)
+        try:
+            for request in ended:
+                self.drafter.release(request.request_id)
+            self._observer.committed(requests, outputs, verified.taps)
+        except BaseException:
+            # What is decided is told, if only by the next step.
+            self._streams.keep(outputs)
+            if verified.taps is not None:
+                self._start_over([request for request in requests if request not in ended])
+            raise
         return outputs
 
-    def _finish(self, request: Request) -> None:
+    def _leave(self, request: Request) -> None:
         self._pages.release(request)
         self._running.remove(request)
-        self.drafter.release(request.request_id)

@@ -22,7 +22,7 @@ class OutputStreams:
         self._step = step
         self._cancel = cancel
         self._streams: dict[int, _Stream] = {}
-        self._aborted: list[RoundOutput] = []
+        self._untold: list[RoundOutput] = []
 
     def read(self, request_ids: Sequence[int]) -> Iterator[RoundOutput]:
         """The outputs of these requests; open from now on, and until it is closed or at its end."""
@@ -58,18 +58,22 @@ class OutputStreams:
     def abort(self, request_id: int) -> None:
         """Make the last output of a request that was cancelled: no tokens."""
         output = RoundOutput(request_id, [], 0, 0, FinishReason.ABORT, Status.OK)
-        self._aborted.append(output)
+        self._untold.append(output)
         self.deliver([output])
 
-    @property
-    def has_aborted(self) -> bool:
-        """Whether no step has told yet of a request that was cancelled."""
-        return bool(self._aborted)
+    def keep(self, outputs: Sequence[RoundOutput]) -> None:
+        """What was delivered, but not returned by its step, which failed."""
+        self._untold += outputs
 
-    def take_aborted(self) -> list[RoundOutput]:
-        """The outputs of :meth:`abort`, each once."""
-        aborted, self._aborted = self._aborted, []
-        return aborted
+    @property
+    def has_untold(self) -> bool:
+        """Whether no step has returned yet what was aborted or kept."""
+        return bool(self._untold)
+
+    def take_untold(self) -> list[RoundOutput]:
+        """The outputs of :meth:`abort` and :meth:`keep`, each once."""
+        untold, self._untold = self._untold, []
+        return untold
 
 
 class _Stream:

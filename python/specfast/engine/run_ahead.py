@@ -122,6 +122,16 @@ class RunAhead:
             self._flight = None
             raise
 
+    def proceed(
+        self, requests: Sequence[Request], *, has_joined: bool
+    ) -> tuple[list[Request], VerifiedRound] | None:
+        """Go on with the flight, or let it land; None where nobody of it is left."""
+        if not requests:
+            self.forget()
+            return None
+        go_on = not has_joined and self.can_go_on(requests)
+        return self.advance(requests) if go_on else self.land(requests)
+
     def land(self, requests: Sequence[Request]) -> tuple[list[Request], VerifiedRound]:
         """Read the round in flight."""
         assert self._flight is not None
