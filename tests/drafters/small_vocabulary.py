@@ -15,7 +15,7 @@ from drafters.by_formula import Array, Pair, Tensors, eagle3_rows, eagle_rows, r
 from drafters.checkpoints import as_formula, make_target
 from drafters.eagle_files import EagleCase, eagle3_cases, eagle_cases
 from specfast import SamplingParams
-from specfast.drafters import TrainedDrafter
+from specfast.drafters import TapDrafter
 from specfast.drafters.checkpoint.weights import Weights
 from specfast.drafters.dflash import DFlashModel
 from specfast.drafters.loader import DrafterModel, load_drafter
@@ -165,7 +165,7 @@ def streams(count: int, params: SamplingParams, first_seed: int = 10_007) -> lis
 
 
 def observe(
-    small: SmallDrafter, drafter: TrainedDrafter, requests: Sequence[Stream], counts: Sequence[int]
+    small: SmallDrafter, drafter: TapDrafter, requests: Sequence[Stream], counts: Sequence[int]
 ) -> None:
     """Show the last ``counts[b]`` committed rows of each request."""
     rows = [

@@ -27,7 +27,7 @@ from drafters.small_vocabulary import (
     streams,
 )
 from specfast import SamplingParams, ops
-from specfast.drafters import DraftBatch, TrainedDrafter
+from specfast.drafters import DeviceTrainedDrafter, DraftBatch, DraftPages, TrainedDrafter
 from specfast.drafters.draws import DraftSampler
 from specfast.drafters.dspark import MarkovHead
 from specfast.drafters.sampling import sampling_rules
@@ -56,10 +56,13 @@ class Rounds:
     ) -> None:
         self.small = small
         self.cuts = cuts
-        self.drafter = TrainedDrafter(small.model, NUM_DRAFTS)
         self.streams = streams(count, params)
+        self.drafter = self.new_drafter()
         self.start = len(self.streams[0].token_ids)
         observe(small, self.drafter, self.streams, [self.start - 1] * count)
+
+    def new_drafter(self) -> TrainedDrafter | DeviceTrainedDrafter:
+        return TrainedDrafter(self.small.model, NUM_DRAFTS)
 
     @torch.inference_mode()
     def round(self) -> list[tuple[int, ...]]:
@@ -79,6 +82,20 @@ class Rounds:
 
     def texts(self, length: int) -> Counter[tuple[int, ...]]:
         return Counter(tuple(s.token_ids[self.start : self.start + length]) for s in self.streams)
+
+
+class DeviceRounds(Rounds):
+    """By the step of captured rounds."""
+
+    def new_drafter(self) -> DeviceTrainedDrafter:
+        page_size, pages_each = 4, 4
+        for slot, stream in enumerate(self.streams):
+            stream.slot = slot
+        shape = (len(self.streams), pages_each)
+        table = torch.randperm(len(self.streams) * pages_each).int().view(shape)
+        drafter = DeviceTrainedDrafter(self.small.model, NUM_DRAFTS)
+        drafter.attach(DraftPages(table, page_size, table.numel()))
+        return drafter
 
 
 def verified(batch: DraftBatch, requests: Sequence[Stream]) -> AcceptRecord:
@@ -135,9 +152,15 @@ def text_law(params: SamplingParams) -> dict[tuple[int, ...], float]:
     return law
 
 
-def check(name: str, path: Path, params: SamplingParams = PARAMS) -> None:
+def check(
+    name: str,
+    path: Path,
+    params: SamplingParams = PARAMS,
+    kind: type[Rounds] = Rounds,
+    num_streams: int = NUM_STREAMS,
+) -> None:
     small = SmallDrafter.of(name, path)
-    rounds = Rounds(small, params, NUM_STREAMS)
+    rounds = kind(small, params, num_streams)
     first = Counter(rounds.round())
     assert_follows(first, round_law(small, params), f"{name}: first round")
     while min(len(s.token_ids) for s in rounds.streams) < rounds.start + LENGTH:
@@ -163,6 +186,12 @@ DRAWN = [
 @pytest.mark.parametrize("name", DRAWN)
 def test_law_of_a_round_and_of_several(name: str, tmp_path: Path) -> None:
     check(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["safeailab", "dflash", "dspark"])
+def test_law_on_the_device(name: str, tmp_path: Path) -> None:
+    # As many requests as an attention takes.
+    check(name, tmp_path, PARAMS, DeviceRounds, 1000)
 
 
 class TestNanAfterSomeDraft:

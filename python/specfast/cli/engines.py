@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,8 @@ from specfast.drafters.eagle import EagleModel
 from specfast.engine import Engine, RoundOutput, VerifyTiers
 from specfast.planner import read_temperatures
 from specfast.sampling_params import SamplingParams
+
+_logger = logging.getLogger(__name__)
 
 DRAFTERS = ("ngram", "none")
 WARM_UP_TOKENS = 4
@@ -105,8 +108,11 @@ def make_drafter(
         temperatures = _temperatures(options, loaded.spec)
         # A round that is padded to a tier is captured with its drafts, where that is possible.
         padded = _tiers(target, options, batch_size=1, width=options.verify_width) is not None
-        if padded and not on_host and why_not_on_device(loaded) is None:
-            return DeviceTrainedDrafter(loaded, num_drafts, temperatures=temperatures)
+        if padded and not on_host:
+            why_not = why_not_on_device(loaded)
+            if why_not is None:
+                return DeviceTrainedDrafter(loaded, num_drafts, temperatures=temperatures)
+            _logger.info("drafts are made on the host: %s", why_not)
         return TrainedDrafter(loaded, num_drafts, temperatures=temperatures)
     if not isinstance(loaded, EagleModel):
         family = loaded.spec.family
