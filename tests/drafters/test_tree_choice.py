@@ -178,12 +178,16 @@ def test_cutting_drawn_trees_by_what_was_drawn_fails(
 
 
 def test_a_bad_budget(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="budget >= 0, got -1"):
+    with pytest.raises(ValueError, match="budget >= 0, a whole number, got -1"):
         proposed(tmp_path, SamplingParams(), budget=-1)
     model = SmallDrafter.of("safeailab", tmp_path / "small").model
     assert isinstance(model, EagleModel)
     drafter = TreeDrafter(model)
     for value in (-1, 2.5):
-        with pytest.raises(ValueError, match=f"budget >= 0, got {value}"):
+        with pytest.raises(ValueError, match=f"budget >= 0, a whole number, got {value}"):
             drafter.budget = value  # type: ignore[assignment]
     assert drafter.budget is None
+    for name, least in (("num_nodes", 2), ("topk", 1), ("depth", 1)):
+        for value in (least - 1, 2.5):
+            with pytest.raises(ValueError, match=f"{name} >= {least}, a whole number, got {value}"):
+                TreeDrafter(model, **{name: value})  # type: ignore[arg-type]

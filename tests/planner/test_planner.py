@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -116,6 +117,9 @@ def test_cap_accept_lays_out_all_rows() -> None:
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(ValueError, match="mode of static, cap-accept, compact, got 'ragged'"):
         planner(mode="ragged")
+    for epsilon in (-0.1, 1.5, math.nan):
+        with pytest.raises(ValueError, match=rf"epsilon in \[0, 1\], got {epsilon}"):
+            planner(epsilon=epsilon)
 
 
 def test_a_table_of_other_tiers_is_refused() -> None:

@@ -43,8 +43,9 @@ def test_the_lag(lag: int) -> None:
 
 
 def test_a_lag_of_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected a lag of at least 1 round, got 0"):
-        ConfidenceRelay(4, 2, CPU, lag=0)
+    for lag in (0, 1.5):
+        with pytest.raises(ValueError, match=f"at least 1 round, a whole number, got {lag}"):
+            ConfidenceRelay(4, 2, CPU, lag=lag)  # type: ignore[arg-type]
 
 
 def test_requests_are_found_by_their_place() -> None:

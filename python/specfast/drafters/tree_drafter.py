@@ -73,8 +73,10 @@ class TreeDrafter(TrainedDrafter):
             ("topk", topk, 1),
             ("depth", depth, 1),
         ):
-            if value < least:
-                raise ValueError(f"TreeDrafter: expected {name} >= {least}, got {value}")
+            if not isinstance(value, int) or value < least:
+                raise ValueError(
+                    f"TreeDrafter: expected {name} >= {least}, a whole number, got {value}"
+                )
         if topk > _MOST_CHILDREN:
             raise ValueError(f"TreeDrafter: expected topk <= {_MOST_CHILDREN}, got {topk}")
         self.num_nodes = num_nodes
@@ -97,7 +99,7 @@ class TreeDrafter(TrainedDrafter):
     @budget.setter
     def budget(self, budget: int | None) -> None:
         if budget is not None and not (isinstance(budget, int) and budget >= 0):
-            raise ValueError(f"TreeDrafter: expected budget >= 0, got {budget}")
+            raise ValueError(f"TreeDrafter: expected budget >= 0, a whole number, got {budget}")
         self._budget = budget
 
     def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:

@@ -112,7 +112,7 @@ class VerifyPlanner:
     Raises
     ------
     ValueError
-        An unknown mode, or a table of other tiers.
+        An unknown mode, an epsilon that is no probability, or a table of other tiers.
 
     Notes
     -----
@@ -131,6 +131,8 @@ class VerifyPlanner:
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"expected a mode of {', '.join(MODES)}, got {mode!r}")
+        if not 0 <= epsilon <= 1:
+            raise ValueError(f"expected epsilon in [0, 1], got {epsilon}")
         if table is not None and table.tiers != tiers.rows:
             raise ValueError(
                 f"expected an SPS table of the tiers {tiers.rows}, got one of {table.tiers}"

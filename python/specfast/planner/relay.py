@@ -136,8 +136,8 @@ class ConfidenceRelay:
         lag: int = 2,
         copies: HostCopies | None = None,
     ) -> None:
-        if lag < 1:
-            raise ValueError(f"expected a lag of at least 1 round, got {lag}")
+        if not isinstance(lag, int) or lag < 1:
+            raise ValueError(f"expected a lag of at least 1 round, a whole number, got {lag}")
         self.lag = lag
         self.num_published = 0
         if copies is None:
