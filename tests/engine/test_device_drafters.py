@@ -97,6 +97,8 @@ RULES = {
     "greedy": [GREEDY] * 4,
     "drawn": [DRAWN] * 4,
     "mixed": [GREEDY, FILTERED, DRAWN, DRAWN],
+    # Rounds with a penalty run eagerly, those before and after do not.
+    "some eager": [DRAWN, replace(GREEDY, presence_penalty=0.3), GREEDY, DRAWN],
 }
 
 
@@ -119,7 +121,11 @@ def compare(
 @pytest.mark.parametrize(
     ("name", "rules"),
     [(name, "mixed") for name in CASES]
-    + [(name, rules) for name in ("safeailab", "dspark") for rules in ("greedy", "drawn")],
+    + [
+        (name, rules)
+        for name in ("safeailab", "dspark")
+        for rules in ("greedy", "drawn", "some eager")
+    ],
 )
 def test_proposes_what_the_host_proposes(name: str, rules: str, tmp_path: Path) -> None:
     journal = compare(loaded(name, tmp_path), rules)

@@ -28,6 +28,7 @@ from specfast.drafters.checkpoint.weights import Weights
 from specfast.engine import Engine, RoundOutput, VerifyTiers
 from specfast.engine.run_ahead import RunAhead
 from specfast.engine.target import Target
+from specfast.engine.tier_round import TierRound
 from specfast.planner import Planning
 from specfast.sampling import SamplingRules
 from torch import Tensor
@@ -56,6 +57,23 @@ def test_one_by_one_as_ahead(name: str, tmp_path: Path, monkeypatch: pytest.Monk
     one_by_one = Watched(model)
     assert decoded(one_by_one, [DRAWN] * 4) == expected
     one_by_one.journal.assert_equals(ahead.journal)
+
+
+@pytest.mark.parametrize("name", ["llama2", "dspark"])
+def test_a_whole_round_can_be_captured(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, rounds = TierRound.run, []
+
+    def checked(self: TierRound) -> None:
+        rounds.append(self)
+        with only_capturable():
+            run(self)
+
+    monkeypatch.setattr(TierRound, "run", checked)
+    engine = engine_of(DeviceTrainedDrafter(loaded(name, tmp_path)))
+    engine.generate(PROMPTS, SamplingParams(max_new_tokens=6, temperature=0.8, seed=1))
+    assert len(rounds) >= 2
 
 
 @pytest.mark.parametrize("name", ["safeailab", "dflash"])
