@@ -174,6 +174,7 @@ def test_the_check_in_bf16_fails_for_a_broken_engine(
         (("hash", "--tiers", "a"), "--tiers takes numbers separated by commas, got 'a'"),
         (("hash", "--tiers", "0"), "--tiers must be 1 or more, got '0'"),
         (("hash", "hash", "--graphs", "padded", "--tiers", "1"), "the batch of 2 prompts, got 1"),
+        (("hash", "--graphs", "padded", "--tiers", "1,2000"), "must be 1024 or less, got 2000"),
         (
             ("hash", "--graphs", "padded", "--verify-width", "200"),
             "--graphs padded cannot be used: 200 rows per request; at most 128 are known",
