@@ -146,9 +146,12 @@ def test_without_a_plan_all_drafts_are_verified(planning: Planning | None, devic
     assert proposed > 2 * accepted
 
 
-def test_drafts_wider_than_the_tiers_are_not_planned(device: str) -> None:
-    generations = decoded(Planning("compact", TABLE), "survival", device, WIDTH + 2)
-    assert max(output.num_proposed for g in generations for output in g.rounds) == WIDTH + 1
+@pytest.mark.parametrize("form", ["survival", "logits"])
+def test_drafts_wider_than_the_tiers_are_cut_there(form: ConfidenceForm, device: str) -> None:
+    generations = decoded(Planning("compact", TABLE), form, device, WIDTH + 2)
+    assert max(output.num_proposed for g in generations for output in g.rounds) == WIDTH - 1
+    accepted, proposed = counts(generations)
+    assert proposed < 1.8 * accepted
 
 
 def test_a_confidence_that_is_no_number_is_flagged(device: str) -> None:
@@ -226,6 +229,47 @@ def test_a_budget_does_not_look_at_the_lengths_of_drafts(monkeypatch: pytest.Mon
     assert first_lens == second_lens == [WIDTH, 2]
     assert cut[0] != cut[1]
     assert cut[1][1] == 1
+
+
+def test_a_cut_does_not_look_at_how_far_drafts_go_beyond_the_tiers() -> None:
+    """A drafter may go on where its drafts come out likely."""
+    requests: Any = [SimpleNamespace(slot=0, request_id=0, tokens_left=20)]
+    confidence = torch.tensor([[0.9, 0.2, 0.1, 0.1, 0.1, 0.1]])
+    cut = []
+    for width in (WIDTH, WIDTH + 2):
+        tokens = torch.zeros(1, width, dtype=torch.int32)
+        draft = DraftBatch(tokens, [width], confidence=confidence[:, : width - 1])
+        planner = Planning("compact", TABLE, lag=1).planner(1, WIDTH - 1, Tiers(ROWS), CPU)
+        plan = HostPlan(planner, WIDTH - 1)
+        cut.append([plan.cut(requests, draft, [width])[1] for _ in range(2)])
+    assert cut[0] == cut[1]
+    assert cut[0][1] < cut[0][0] == [WIDTH]
+
+
+def test_a_round_that_is_drafted_again_is_not_planned_by_its_first_drafts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plans = Plans(monkeypatch)
+    model, plain = known("cpu")
+    drafter = SureDrafter([PROMPTS[0] + plain[0]], "survival", "cpu", False)
+    planning = measured_on(model, Planning("compact", TABLE, lag=1))
+    engine = Engine(model, drafter, verify_width=WIDTH, tiers=TIERS, planning=planning)
+    engine.add_request(PROMPTS[0], SamplingParams(max_new_tokens=NUM_TOKENS))
+    for _ in range(4):
+        engine.step()
+    forward = engine.target.forward
+
+    def failing(*_arguments: Any, **_options: Any) -> Tensor:
+        raise torch.OutOfMemoryError
+
+    engine.target.forward = failing  # type: ignore[method-assign]
+    with pytest.raises(torch.OutOfMemoryError):
+        engine.step()
+    engine.target.forward = forward  # type: ignore[method-assign]
+    engine.step()
+    engine.step()
+    budgets = [plan.budget for _, _, plan in plans.rounds]
+    assert [budget is None for budget in budgets] == [True, False, False, False, True, False]
 
 
 SMALL_VOCAB = 40

@@ -48,6 +48,17 @@ def test_a_lag_of_none_is_refused() -> None:
             ConfidenceRelay(4, 2, CPU, lag=lag)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("lag", [1, 2, 3])
+def test_what_is_forgotten_is_not_read(lag: int) -> None:
+    relay = ConfidenceRelay(4, 2, CPU, lag=lag)
+    for number in range(12):
+        if number in (5, 6):
+            relay.forget()
+        expected = None if number < lag or 5 <= number < 6 + lag else [(number - lag) / 16]
+        assert firsts(relay.read([2], [3])) == expected
+        publish(relay, [number / 16], [2])
+
+
 def test_requests_are_found_by_their_place() -> None:
     relay = ConfidenceRelay(4, 2, CPU)
     publish(relay, [0.5, 0.25, 0.75], [3, 0, 1])

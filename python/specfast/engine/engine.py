@@ -31,7 +31,7 @@ from specfast.engine.verified_round import VerifiedRound
 from specfast.engine.verifier import Verifier
 from specfast.engine.verify_graphs import VerifyGraphs
 from specfast.engine.verify_tiers import VerifyTiers
-from specfast.planner import Planning
+from specfast.planner import Planning, VerifyPlanner
 from specfast.sampling_params import SamplingParams
 
 
@@ -153,6 +153,7 @@ class Engine:
         self.graphs: VerifyGraphs | None = None
         self._ahead: RunAhead | None = None
         self._host_plan: HostPlan | None = None
+        self._planner: VerifyPlanner | None = None
         if tiers is not None:
             self.graphs = VerifyGraphs(
                 self.target,
@@ -166,6 +167,7 @@ class Engine:
                 state_pool=self.state_pool,
             )
             planner = planner_for(planning, self.graphs, max_batch_size, agreement is not None)
+            self._planner = planner
             if isinstance(self.drafter, DeviceDrafter) and agreement is None:
                 self._ahead = RunAhead(
                     self.graphs, self.drafter.begin, self._pages.reserve, planner
@@ -244,6 +246,8 @@ class Engine:
         try:
             return self._step()
         except BaseException:
+            if self._planner is not None:
+                self._planner.forget()
             if self.target.is_recurrent:
                 if self._ahead is not None:
                     self._ahead.forget()

@@ -46,8 +46,8 @@ class HostPlan:
     """Cuts what a drafter on the host has drafted to what pays, before the round is laid out.
 
     The budget comes from survivals of earlier rounds and is spread by those of this one, so that no
-    cut depends on a token that it cuts. Drafts without confidences, and wider ones than the planner
-    knows, stay as they are.
+    cut depends on a token that it cuts. Drafts without confidences stay as they are; what is beyond
+    the tiers' width is cut always: whether a draft gets so far may depend on what it is.
 
     Raises ValueError for a planner whose rows are not those that accept looks at.
     """
@@ -65,22 +65,26 @@ class HostPlan:
         self, requests: Sequence[Request], draft: DraftBatch, max_lens: Sequence[int]
     ) -> tuple[DraftBatch, list[int]]:
         """The rows of each request, at most ``max_lens``; the draft gets the status of the plan."""
-        if draft.confidence is None or draft.confidence.shape[1] > self._num_drafts:
+        if draft.confidence is None:
             return draft, list(max_lens)
-        missing = self._num_drafts - draft.confidence.shape[1]
+        confidence = draft.confidence[:, : self._num_drafts]
+        missing = self._num_drafts - confidence.shape[1]
+        within = [min(length, self._num_drafts + 1) for length in max_lens]
         rows = [request.slot for request in requests]
         generations = [request.request_id + 1 for request in requests]
         # How long drafts are may depend on what they are, and the budget must not.
         possible = [min(self._num_drafts + 1, request.tokens_left) for request in requests]
         plan = self._planner.plan(rows, generations, possible)
-        device, temperatures = draft.confidence.device, draft.temperatures
+        device, temperatures = confidence.device, draft.temperatures
+        if temperatures is not None:
+            temperatures = pad(temperatures[..., : self._num_drafts], (0, missing), value=1)
         schedule = self._planner.schedule(
             plan,
-            # What nobody drafted is beyond `max_lens`, and survives with 0.
-            pad(draft.confidence, (0, missing), value=0.0),
+            # What nobody drafted is beyond `within`, and survives with 0.
+            pad(confidence, (0, missing), value=0.0),
             form=draft.confidence_form,
-            temperatures=None if temperatures is None else pad(temperatures, (0, missing), value=1),
-            max_lens=torch.tensor(max_lens, dtype=torch.int32, device=device),
+            temperatures=temperatures,
+            max_lens=torch.tensor(within, dtype=torch.int32, device=device),
         )
         places = torch.tensor(rows, device=device)
         self._planner.publish(schedule, places, rows, generations)

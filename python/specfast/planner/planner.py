@@ -227,3 +227,7 @@ class VerifyPlanner:
     ) -> None:
         """Keep this round's survivals for the plans to come; see ``ConfidenceRelay.publish``."""
         self._relay.publish(schedule.survival, rows_on_device, rows, generations)
+
+    def forget(self) -> None:
+        """Plan without what was published so far; see ``ConfidenceRelay.forget``."""
+        self._relay.forget()

@@ -140,6 +140,7 @@ class ConfidenceRelay:
             raise ValueError(f"expected a lag of at least 1 round, a whole number, got {lag}")
         self.lag = lag
         self.num_published = 0
+        self._since = 0
         if copies is None:
             copies = CudaCopies(device) if device.type == "cuda" else DirectCopies()
         self._copies = copies
@@ -154,6 +155,14 @@ class ConfidenceRelay:
     def padding_row(self) -> int:
         """Place of padded slots in ``rows_on_device``."""
         return len(self._generations)
+
+    def forget(self) -> None:
+        """Give nothing of what was published so far to a reader.
+
+        For a round that is drafted again: its coins, and so its drafts, are those of the first
+        time, and a budget must not depend on them.
+        """
+        self._since = self.num_published
 
     def publish(
         self,
@@ -191,8 +200,9 @@ class ConfidenceRelay:
 
         A round reads before it publishes.
         """
-        publication = self._ring[(self.num_published - self.lag) % len(self._ring)]
-        if publication is None or not publication.done.query():
+        number = self.num_published - self.lag
+        publication = self._ring[number % len(self._ring)]
+        if number < self._since or publication is None or not publication.done.query():
             return None
         survival = publication.survival[list(rows)]
         stale = [
