@@ -73,7 +73,7 @@ void check_rows(ArgChecks& args, const Tensor& query, const Tensor& out, VerifyA
   p.out = args(out, "out")
               .dtype({query.scalar_type()})
               .shape({"R", "H", "D"})
-              .rows()
+              .own_rows()
               .mutable_data<void>();
   p.out_row_stride = out.stride(0);
   p.out_head_stride = out.stride(1);

@@ -115,6 +115,9 @@ ARGUMENTS: dict[str, Call] = {
     "a finite scale above 0, got inf": {"scale": float("inf")},
     "a finite scale above 0, got nan": {"scale": float("nan")},
     r"out of shape \[R=5, H=4, D=16\], got \[4, 4, 16\]": {"out": torch.zeros(4, 4, 16)},
+    r"out with rows of their own, got strides \[0, 16, 1\]": {
+        "out": torch.zeros(1, 4, 16).expand(QUERY)
+    },
     "out of dtype float32, got float16": {"out": torch.zeros(QUERY).half()},
     "workspace of dtype int32, got uint8": {"workspace": torch.zeros(99, dtype=torch.uint8)},
 }
