@@ -108,12 +108,12 @@ def siblings_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def parents_of_another_beam(monkeypatch: pytest.MonkeyPatch) -> None:
-    descend = module._Frontier.descend
+    descend = module.Frontier.descend
 
-    def mutant(self: module._Frontier, tokens: Tensor, parents: Tensor) -> None:
+    def mutant(self: module.Frontier, tokens: Tensor, parents: Tensor) -> None:
         descend(self, tokens, parents.roll(1, 1))
 
-    monkeypatch.setattr(module._Frontier, "descend", mutant)
+    monkeypatch.setattr(module.Frontier, "descend", mutant)
 
 
 def level_scores_alone(monkeypatch: pytest.MonkeyPatch) -> None:

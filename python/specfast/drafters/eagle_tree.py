@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from specfast import ops
 from specfast.drafters.draws import UNUSABLE
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle_chain import EagleChain, last_hidden, pair_counts
-from specfast.drafters.pairs import DraftedPairs
+from specfast.drafters.pairs import DraftedPairs, Pairs
 from specfast.drafters.tree_sampler import TreeSampler
 from specfast.drafters.tree_shape import TreeShape
 from specfast.records import ExpandedFrontier
@@ -34,20 +34,47 @@ class TreeCandidates:
     num_usable: Tensor
 
 
-class _Frontier:
-    """Drafted nodes, level by level, and the ancestors that each attends to."""
+class Frontier:
+    """Drafted nodes of B trees, level by level, and the ancestors that each attends to.
 
-    def __init__(self, chains: Sequence[EagleChain]) -> None:
-        self._model: EagleModel = chains[0].model
-        self._counts = pair_counts(chains)[:, None]
-        self._pairs = DraftedPairs([chain.cache for chain in chains])
+    Parameters
+    ----------
+    model : EagleModel
+    hidden : [B, 1, hidden]
+        Of the last committed pairs; then of the last level's nodes.
+    behind : callable
+        Takes the number of a level, from 0, and ``ancestors`` bool [B, n, m + n], which of the m
+        nodes of the levels before and of its own n each of its nodes sees. Gives their positions
+        [B, n] and what they attend to.
+    """
+
+    def __init__(
+        self,
+        model: EagleModel,
+        hidden: Tensor,
+        behind: Callable[[int, Tensor], tuple[Tensor, Pairs]],
+    ) -> None:
+        self.model = model
+        self._behind = behind
         self._ancestors: Tensor | None = None
         self._level = 0
-        self.hidden = last_hidden(chains)
+        self.hidden = hidden
+
+    @classmethod
+    def of_chains(cls, chains: Sequence[EagleChain]) -> Frontier:
+        """Behind the committed pairs of ``chains``, which stay as they are."""
+        counts = pair_counts(chains)[:, None]
+        pairs = DraftedPairs([chain.cache for chain in chains])
+
+        def behind(level: int, ancestors: Tensor) -> tuple[Tensor, DraftedPairs]:
+            pairs.ancestors = ancestors
+            return (counts + level).expand(-1, ancestors.shape[1]), pairs
+
+        return cls(chains[0].model, last_hidden(chains), behind)
 
     def logits(self) -> Tensor:
         """[B, n, draft vocabulary] of the children of the last level's n nodes."""
-        return self._model.logits(self.hidden)
+        return self.model.logits(self.hidden)
 
     def descend(self, tokens: Tensor, parents: Tensor) -> None:
         """Run nodes ``tokens`` [B, n], children of nodes ``parents`` [B, n] of the last level."""
@@ -59,21 +86,19 @@ class _Frontier:
             index = parents[..., None].expand(-1, -1, self._ancestors.shape[-1])
             self._ancestors = torch.cat([self._ancestors.gather(1, index), own], -1)
         index = parents[..., None].expand(-1, -1, self.hidden.shape[-1])
-        features = self._model.next_features(self.hidden.gather(1, index))
-        positions = (self._counts + self._level).expand(-1, count)
-        self._pairs.ancestors = self._ancestors
-        self.hidden = self._model.forward(tokens, features, positions, self._pairs)
+        features = self.model.next_features(self.hidden.gather(1, index))
+        positions, pairs = self._behind(self._level, self._ancestors)
+        self.hidden = self.model.forward(tokens, features, positions, pairs)
         self._level += 1
 
 
-def expand(chains: Sequence[EagleChain], topk: int, depth: int) -> TreeCandidates:
+def expand(frontier: Frontier, topk: int, depth: int) -> TreeCandidates:
     """The ``topk`` likeliest children of the ``topk`` likeliest nodes of each level.
 
     Likeliest by the product of probabilities at temperature 1 from the anchor on; equal ones in the
     order of their numbers.
     """
-    model, frontier = chains[0].model, _Frontier(chains)
-    d2t = model.weights.get("d2t")
+    d2t = frontier.model.weights.get("d2t")
     levels: list[ExpandedFrontier] = []
     above, first = None, 0
     for number in range(depth):
@@ -93,12 +118,12 @@ def expand(chains: Sequence[EagleChain], topk: int, depth: int) -> TreeCandidate
     )
 
 
-def draw(chains: Sequence[EagleChain], shape: TreeShape, sampler: TreeSampler) -> Tensor:
+def draw(frontier: Frontier, shape: TreeShape, sampler: TreeSampler) -> Tensor:
     """Tokens int64 [B, N - 1] of the nodes behind the anchor, drawn level by level.
 
     ``sampler`` keeps what they were drawn from.
     """
-    model, frontier = chains[0].model, _Frontier(chains)
+    model = frontier.model
     levels: list[Tensor] = []
     for level in shape.levels:
         drawn = model.target_ids(sampler.draw(frontier.logits(), level.num_draws))
@@ -107,6 +132,6 @@ def draw(chains: Sequence[EagleChain], shape: TreeShape, sampler: TreeSampler) -
         levels.append(drawn[:, rows, draws])
         if level.going_on:
             index = torch.tensor(level.going_on, device=model.device)
-            parents = rows[index].expand(len(chains), -1)
+            parents = rows[index].expand(len(drawn), -1)
             frontier.descend(levels[-1][:, index], parents)
     return torch.cat(levels, 1)

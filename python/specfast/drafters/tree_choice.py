@@ -9,6 +9,7 @@ from torch import Tensor
 
 from specfast import ops
 from specfast.drafters.eagle_tree import TreeCandidates
+from specfast.records import TreeRecord
 
 
 @dataclass(frozen=True)
@@ -51,3 +52,32 @@ def choose_nodes(
         schedule = ops.schedule_verify_lens(survival, budget, max_lens=lens, epsilon=0)
         lens = schedule.verify_lens
     return ChosenNodes(index.gather(1, ranked.indices), survival, lens)
+
+
+def best_tree(
+    candidates: TreeCandidates,
+    anchors: Tensor,
+    prefix_lens: Tensor,
+    limits: Tensor,
+    *,
+    topk: int,
+    num_nodes: int,
+    budget: int | None = None,
+) -> tuple[TreeRecord, ChosenNodes]:
+    """Trees of at most ``num_nodes`` nodes behind ``anchors`` int64 [B], and how they were chosen.
+
+    ``limits`` int64 [B] says how many levels each request has a use for; the rest as
+    :func:`choose_nodes` has it.
+    """
+    deepest = torch.minimum(candidates.num_usable, limits)
+    num_nodes = min(num_nodes, candidates.scores.shape[1] + 1)
+    nodes = choose_nodes(candidates, topk, num_nodes, deepest, budget)
+    tree = ops.build_tree(
+        anchors,
+        candidates.tokens.gather(1, nodes.index.long()),
+        candidates.parent_list,
+        nodes.index,
+        prefix_lens,
+        topk=topk,
+    )
+    return tree, nodes

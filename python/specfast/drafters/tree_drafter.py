@@ -7,13 +7,12 @@ from typing import cast
 
 import torch
 
-from specfast import ops
 from specfast.drafters.base import DraftBatch, DraftRequest
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle_chain import EagleChain
-from specfast.drafters.eagle_tree import draw, expand
+from specfast.drafters.eagle_tree import Frontier, draw, expand
 from specfast.drafters.trained import TrainedDrafter, draft_status
-from specfast.drafters.tree_choice import choose_nodes
+from specfast.drafters.tree_choice import best_tree
 from specfast.drafters.tree_sampler import TreeSampler
 from specfast.drafters.tree_shape import TreeShape
 
@@ -65,28 +64,9 @@ class TreeDrafter(TrainedDrafter):
         drawn: bool = False,
         budget: int | None = None,
     ) -> None:
-        if not isinstance(model, EagleModel):
-            raise ValueError(f"TreeDrafter: expected a model of EAGLE, got {type(model).__name__}")
+        self.topk = checked_topk(model, num_nodes, topk, depth)
         super().__init__(model)
-        for name, value, least in (
-            ("num_nodes", num_nodes, 2),
-            ("topk", topk, 1),
-            ("depth", depth, 1),
-        ):
-            if not isinstance(value, int) or value < least:
-                raise ValueError(
-                    f"TreeDrafter: expected {name} >= {least}, a whole number, got {value}"
-                )
-        if topk > _MOST_CHILDREN:
-            raise ValueError(f"TreeDrafter: expected topk <= {_MOST_CHILDREN}, got {topk}")
         self.num_nodes = num_nodes
-        self.topk = min(topk, model.spec.draft_vocab_size)
-        candidates = self.topk + (min(depth, num_nodes - 1) - 1) * self.topk**2
-        if candidates > _MOST_CANDIDATES:
-            raise ValueError(
-                f"TreeDrafter: expected at most {_MOST_CANDIDATES} candidates topk + (depth - 1) "
-                f"topk², got {candidates}"
-            )
         self.depth = depth
         self.drawn = drawn
         self.budget = budget
@@ -119,20 +99,18 @@ class TreeDrafter(TrainedDrafter):
     def _expand(
         self, requests: Sequence[DraftRequest], num_nodes: int, depth: int, limits: list[int]
     ) -> DraftBatch:
-        candidates = expand(self._eagle_chains(requests), self.topk, depth)
+        candidates = expand(self._frontier(requests), self.topk, depth)
         prefix_lens = torch.tensor(
             [len(r.token_ids) - 1 for r in requests], dtype=torch.int32, device=self.model.device
         )
-        deepest = torch.minimum(candidates.num_usable, candidates.num_usable.new_tensor(limits))
-        num_nodes = min(num_nodes, candidates.scores.shape[1] + 1)
-        nodes = choose_nodes(candidates, self.topk, num_nodes, deepest, self.budget)
-        tree = ops.build_tree(
+        tree, nodes = best_tree(
+            candidates,
             self._anchors(requests)[:, 0],
-            candidates.tokens.gather(1, nodes.index.long()),
-            candidates.parent_list,
-            nodes.index,
             prefix_lens,
+            candidates.num_usable.new_tensor(limits),
             topk=self.topk,
+            num_nodes=num_nodes,
+            budget=self.budget,
         )
         lens: list[int] = nodes.verify_lens.tolist()
         usable = candidates.num_usable.tolist()
@@ -150,7 +128,7 @@ class TreeDrafter(TrainedDrafter):
     ) -> DraftBatch:
         shape, device = TreeShape.likely(num_nodes, self.topk, depth), self.model.device
         sampler = TreeSampler(requests, device)
-        tokens = draw(self._eagle_chains(requests), shape, sampler)
+        tokens = draw(self._frontier(requests), shape, sampler)
         rows = torch.tensor(shape.row_of_node(len(requests)), dtype=torch.int32, device=device)
         parents = torch.tensor(shape.parents, dtype=torch.int32, device=device)
         usable = sampler.num_usable()
@@ -166,5 +144,27 @@ class TreeDrafter(TrainedDrafter):
             status=draft_status(wanted, usable.tolist()),
         )
 
-    def _eagle_chains(self, requests: Sequence[DraftRequest]) -> list[EagleChain]:
-        return [cast(EagleChain, self._chains[request.request_id]) for request in requests]
+    def _frontier(self, requests: Sequence[DraftRequest]) -> Frontier:
+        chains = [cast(EagleChain, self._chains[request.request_id]) for request in requests]
+        return Frontier.of_chains(chains)
+
+
+def checked_topk(model: EagleModel, num_nodes: int, topk: int, depth: int) -> int:
+    """Children of a node that there can be; raises ValueError as :class:`TreeDrafter` does."""
+    if not isinstance(model, EagleModel):
+        raise ValueError(f"TreeDrafter: expected a model of EAGLE, got {type(model).__name__}")
+    for name, value, least in (("num_nodes", num_nodes, 2), ("topk", topk, 1), ("depth", depth, 1)):
+        if not isinstance(value, int) or value < least:
+            raise ValueError(
+                f"TreeDrafter: expected {name} >= {least}, a whole number, got {value}"
+            )
+    if topk > _MOST_CHILDREN:
+        raise ValueError(f"TreeDrafter: expected topk <= {_MOST_CHILDREN}, got {topk}")
+    topk = min(topk, model.spec.draft_vocab_size)
+    candidates = topk + (min(depth, num_nodes - 1) - 1) * topk**2
+    if candidates > _MOST_CANDIDATES:
+        raise ValueError(
+            f"TreeDrafter: expected at most {_MOST_CANDIDATES} candidates topk + (depth - 1) "
+            f"topk², got {candidates}"
+        )
+    return topk
