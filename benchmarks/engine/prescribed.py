@@ -40,6 +40,8 @@ class PrescribedDrafter:
     """Drafts a table of tokens; draft i is right with probability ``acceptance[i]``, if all before
     it are. One gather per round."""
 
+    drafts_trees = False
+
     def __init__(self, acceptance: Sequence[float], vocab_size: int, device: str) -> None:
         gamma = len(acceptance)
         generator = torch.Generator().manual_seed(1)

@@ -13,7 +13,7 @@ from drafters.by_formula import Sizes
 from drafters.checkpoints import layer_config, layer_shapes, random_tensors, write_checkpoint
 from drafters.eagle_files import eagle3_cases
 from specfast.cli import app
-from specfast.drafters import DeviceDrafts, DeviceTrainedDrafter, DraftSlots
+from specfast.drafters import DeviceDrafts, DeviceTrainedDrafter, DeviceTreeDrafter, DraftSlots
 from typer.testing import CliRunner, Result
 
 PROMPT = "the key of the slot of the key of the slot"
@@ -74,28 +74,42 @@ def test_output_is_that_of_plain_decoding(
     assert max(proposed) == most
 
 
-@pytest.mark.parametrize("write", [eagle, dspark])
+@pytest.mark.parametrize(
+    ("write", "kind", "options", "most"),
+    [
+        (eagle, DeviceTrainedDrafter, (), 7),
+        (dspark, DeviceTrainedDrafter, (), 4),
+        (eagle, DeviceTreeDrafter, ("--tree",), 7),
+        (eagle, DeviceTreeDrafter, ("--tree", "--temperature", 0.7), 7),
+    ],
+)
 def test_padded_rounds_draft_on_the_device(
     write: Callable[[Path, Sizes], Path],
+    kind: type[DeviceTrainedDrafter],
+    options: tuple[object, ...],
+    most: int,
     model_path: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sizes = []
-    draft = DeviceTrainedDrafter.draft
+    draft = kind.draft
 
     def noted(self: DeviceTrainedDrafter, slots: DraftSlots) -> DeviceDrafts:
         sizes.append(tuple(slots.tokens.shape))
         return draft(self, slots)
 
-    monkeypatch.setattr(DeviceTrainedDrafter, "draft", noted)
+    monkeypatch.setattr(kind, "draft", noted)
     drafter, out = write(tmp_path / "drafter", sizes_of(model_path)), tmp_path / "out.json"
     arguments = ("--model", model_path, "--drafter", drafter, "--json", out, "--ignore-eos")
-    result = run(PROMPT, *arguments, "--graphs", "padded", "--max-new-tokens", 24, "--check")
+    options += ("--graphs", "padded", "--max-new-tokens", 24)
+    if "--temperature" not in options:
+        options += ("--check",)
+    result = run(PROMPT, *arguments, *options)
     assert result.exit_code == 0, result.stderr + result.stdout
     proposed = [r["num_proposed"] for r in json.loads(out.read_text())["prompts"][0]["rounds"][1:]]
     assert set(sizes) == {(1, 8)}
-    assert max(proposed) == (4 if write is dspark else 7)
+    assert max(proposed) == most
 
 
 def test_sampled(model_path: Path, tmp_path: Path, device: str) -> None:

@@ -11,10 +11,12 @@ from capturable import only_capturable
 from specfast.drafters import (
     DeviceDrafts,
     DeviceTrainedDrafter,
+    DeviceTreeDrafter,
     DraftBatch,
     DraftRequest,
     DraftSlots,
     TrainedDrafter,
+    TreeDrafter,
 )
 from specfast.records import AcceptRecord
 from specfast.sampling import Proposal, RowKind, RowRecord
@@ -26,6 +28,7 @@ class Drafted:
     """What was proposed for one request of one round."""
 
     tokens: list[int]
+    parents: list[int] | None
     q: Tensor | None
     confidence: Tensor | None
 
@@ -44,6 +47,7 @@ class Journal:
         length: int,
         proposal: Proposal | None,
         confidence: Tensor | None,
+        parents: Tensor | None,
     ) -> None:
         """``tokens`` [B, N], of which row b has ``length`` columns, the anchor included."""
         drafts = tokens[b, 1:length].tolist()
@@ -51,13 +55,14 @@ class Journal:
             return
         q = None if proposal is None else _rows_of_q(proposal, b, tokens.shape[1])[: len(drafts)]
         sure = None if confidence is None else confidence[b, : len(drafts)].clone()
-        self.rounds[key] = Drafted(drafts, q, sure)
+        nodes = None if parents is None else parents[b, 1:length].tolist()
+        self.rounds[key] = Drafted(drafts, nodes, q, sure)
 
     def assert_equals(self, other: Journal) -> None:
         assert self.rounds.keys() == other.rounds.keys()
         for key, own in self.rounds.items():
             their = other.rounds[key]
-            assert own.tokens == their.tokens, key
+            assert (own.tokens, own.parents) == (their.tokens, their.parents), key
             close = {"rtol": 2e-3, "atol": 5e-4}
             torch.testing.assert_close(own.confidence, their.confidence, **close)
             if own.q is not None and their.q is not None:
@@ -99,9 +104,7 @@ def _probabilities(rows: Tensor, records: RowRecord) -> Tensor:
     return torch.where(kind == RowKind.UNUSABLE, 0.0, shares)
 
 
-class NotedHost(TrainedDrafter):
-    """The same on the host."""
-
+class _Noted(TrainedDrafter):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.journal = Journal()
@@ -110,11 +113,21 @@ class NotedHost(TrainedDrafter):
         batch = super().propose(requests, verify_width)
         for b, (request, length) in enumerate(zip(requests, batch.verify_lens, strict=True)):
             key = (request.seed, len(request.token_ids) - 1)
-            self.journal.note(key, b, batch.tokens, length, batch.proposal, batch.confidence)
+            self.journal.note(
+                key, b, batch.tokens, length, batch.proposal, batch.confidence, batch.parents
+            )
         return batch
 
 
-class Watched(DeviceTrainedDrafter):
+class NotedHost(_Noted):
+    """Notes its proposals, on the host."""
+
+
+class NotedHostTrees(_Noted, TreeDrafter):
+    """The same of trees."""
+
+
+class _Watched(DeviceTrainedDrafter):
     """Runs its steps as in a capture, over memory that holds NaN wherever nothing is committed.
 
     Nothing may be written but rows of requests that are there: committed ones in their pages,
@@ -139,7 +152,9 @@ class Watched(DeviceTrainedDrafter):
         for b in there.nonzero().flatten().tolist():
             length = int(slots.verify_lens[b])
             key = (seeds[b], lens[b])
-            self.journal.note(key, b, slots.tokens, length, drafts.proposal, drafts.confidence)
+            self.journal.note(
+                key, b, slots.tokens, length, drafts.proposal, drafts.confidence, slots.parents
+            )
         self.change(slots)
         self.num_rounds += 1
         return drafts
@@ -211,3 +226,11 @@ class Watched(DeviceTrainedDrafter):
         for old, new in zip(before, self._layers(), strict=True):
             same = (old == new) | (old.isnan() & new.isnan())
             assert bool(same.flatten(1).all(1)[~allowed].all())
+
+
+class Watched(_Watched):
+    """Of chains."""
+
+
+class WatchedTrees(_Watched, DeviceTreeDrafter):
+    """Of trees."""

@@ -19,6 +19,8 @@ class TableDrafter(OracleDrafter):
     With ``sure``, it knows which, and says so.
     """
 
+    drafts_trees = False
+
     def __init__(
         self,
         texts: Sequence[Sequence[int]],

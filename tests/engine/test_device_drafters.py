@@ -70,11 +70,12 @@ def decoded(
     prompts: Sequence[list[int]] = MANY,
     *,
     padded: bool = True,
+    width: int = WIDTH,
 ) -> list[list[int]]:
     """Requests join one by one, three at a time; each has a seed of its own. Texts, and no flag."""
-    tiers = VerifyTiers([1, 2, 4], WIDTH, capture=False) if padded else None
+    tiers = VerifyTiers([1, 2, 4], width, capture=False) if padded else None
     engine = Engine(
-        target(), drafter, max_batch_size=3, page_size=4, verify_width=WIDTH, tiers=tiers
+        target(), drafter, max_batch_size=3, page_size=4, verify_width=width, tiers=tiers
     )
     waiting = [
         (prompt, replace(one, seed=7 + i, max_new_tokens=14 - 2 * i))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from engine.test_device_drafters import DRAWN, GREEDY, NARROW, decoded, loaded, 
 from engine.test_trained_drafters import CASES, MIXED, PROMPTS, VOCAB, WIDTH, target, texts
 from specfast import FinishReason, SamplingParams, Status
 from specfast.drafters import (
+    DeviceDrafts,
     DeviceTrainedDrafter,
     DraftPages,
     DraftSlots,
@@ -25,6 +27,7 @@ from specfast.drafters import (
     load_drafter,
 )
 from specfast.drafters.checkpoint.weights import Weights
+from specfast.drafters.loader import DrafterModel
 from specfast.engine import Engine, RoundOutput, VerifyTiers
 from specfast.engine.run_ahead import RunAhead
 from specfast.engine.target import Target
@@ -199,11 +202,13 @@ def test_captured_as_padded(name: str, params: SamplingParams, tmp_path: Path, d
     assert run(True) == run(False)
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("is_sampled", [False, True])
-def test_a_step_without_numbers(name: str, is_sampled: bool, tmp_path: Path) -> None:
+def step_without_numbers(
+    name: str,
+    real: DrafterModel,
+    is_sampled: bool,
+    drafter_of: Callable[[Any], DeviceTrainedDrafter],
+) -> DeviceDrafts:
     """On a device that has none: nothing is read, and nothing of the host's goes in."""
-    real = loaded(name, tmp_path)
     batch, width = 3, WIDTH + 2
 
     def somewhere(dtype: torch.dtype, *shape: int) -> Tensor:
@@ -216,7 +221,7 @@ def test_a_step_without_numbers(name: str, is_sampled: bool, tmp_path: Path) -> 
     model = type(real)(real.spec, Weights(weights, real.spec.backbone.norm_eps))
     if name in NARROW:
         widen(model)
-    drafter = DeviceTrainedDrafter(model)
+    drafter = drafter_of(model)
     pages = somewhere(torch.int32, 4, 5)
     drafter.attach(DraftPages(pages, 4, 20))
     slots = DraftSlots(
@@ -229,6 +234,7 @@ def test_a_step_without_numbers(name: str, is_sampled: bool, tmp_path: Path) -> 
         page_size=4,
         sampling=SamplingRules(somewhere(torch.float32, batch), somewhere(torch.int64, batch)),
         is_sampled=is_sampled,
+        parents=ints(width) if drafter.drafts_trees else None,
     )
     num_taps = 1 if real.spec.taps is None else real.spec.taps.num_taps
     taps = somewhere(torch.bfloat16, batch, width, num_taps * real.spec.backbone.hidden_size)
@@ -236,4 +242,11 @@ def test_a_step_without_numbers(name: str, is_sampled: bool, tmp_path: Path) -> 
     with only_capturable():
         drafts = drafter.draft(slots)
         drafter.committed(slots, record, taps)
+    return drafts
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("is_sampled", [False, True])
+def test_a_step_without_numbers(name: str, is_sampled: bool, tmp_path: Path) -> None:
+    drafts = step_without_numbers(name, loaded(name, tmp_path), is_sampled, DeviceTrainedDrafter)
     assert (drafts.proposal is not None) == is_sampled

@@ -18,6 +18,7 @@ from specfast.cli.planning import planned_tiers, read_planning
 from specfast.cli.target import TargetModel
 from specfast.drafters import (
     DeviceTrainedDrafter,
+    DeviceTreeDrafter,
     Drafter,
     DrafterError,
     DraftTarget,
@@ -107,9 +108,7 @@ def make_drafter(
         if options.sps is not None and loaded.spec.confidence is None:
             raise CliError(f"--sps is for a drafter with confidences, {options.drafter} has none")
         temperatures = _temperatures(options, loaded.spec)
-        # A round that is padded to a tier is captured with its drafts, where that is possible.
-        padded = _tiers(target, options, batch_size=1, width=options.verify_width) is not None
-        if padded and not on_host:
+        if not on_host and _pads(target, options):
             why_not = why_not_on_device(loaded)
             if why_not is None:
                 return DeviceTrainedDrafter(loaded, num_drafts, temperatures=temperatures)
@@ -120,7 +119,14 @@ def make_drafter(
         raise CliError(
             f"--tree is for ngram and EAGLE: a drafter of the family {family} has chains"
         )
-    return TreeDrafter(loaded, max(options.verify_width, 2))
+    in_round = not on_host and _pads(target, options)
+    kind = DeviceTreeDrafter if in_round else TreeDrafter
+    return kind(loaded, max(options.verify_width, 2))
+
+
+def _pads(target: TargetModel, options: EngineOptions) -> bool:
+    """A round that is padded to a tier is captured with its drafts, where that is possible."""
+    return _tiers(target, options, batch_size=1, width=options.verify_width) is not None
 
 
 def _temperatures(options: EngineOptions, spec: DrafterSpec) -> list[float] | None:

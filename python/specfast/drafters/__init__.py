@@ -13,6 +13,7 @@ from specfast.drafters.base import (
 )
 from specfast.drafters.checkpoint import DrafterError, DrafterSpec, DraftTarget
 from specfast.drafters.device_trained import DeviceTrainedDrafter, why_not_on_device
+from specfast.drafters.device_tree import DeviceTreeDrafter
 from specfast.drafters.eagle_chain import EagleChain
 from specfast.drafters.loader import load_drafter, load_readings
 from specfast.drafters.ngram import NgramDrafter
@@ -24,6 +25,7 @@ __all__ = [
     "DeviceDrafter",
     "DeviceDrafts",
     "DeviceTrainedDrafter",
+    "DeviceTreeDrafter",
     "DraftBatch",
     "DraftPages",
     "DraftRequest",

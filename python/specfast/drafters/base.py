@@ -147,6 +147,8 @@ class DraftSlots:
     of -1: what is drafted there does not matter.
 
     tokens : int32 [B, N]          column 0 holds the anchors; drafts go into the others
+    parents : int32 [B, N]         where drafts are trees: node that each node follows, an earlier
+                                   one, to be written; column 0 is not read
     verify_lens : int32 [B]        rows that may be verified, anchor included
     tokens_left : int32 [B]        that the request may still emit: more rows are wasted
     prefix_lens : int32 [B]        committed KV length, which is the anchor's position
@@ -166,6 +168,7 @@ class DraftSlots:
     page_size: int
     sampling: SamplingRules
     is_sampled: bool
+    parents: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -191,7 +194,7 @@ class DeviceDrafts:
     proposal : Proposal, optional
         What they were drawn from; without one they are verified target-only.
     confidence : float32 [B, N - 1], optional
-        How sure it is of each draft, from what stands before it: for the planner.
+        How sure it is of each draft, as ``DraftBatch`` has it: for the planner.
     confidence_form, temperatures
         As ``ops.schedule_verify_lens`` takes them.
     status : int32 [B], optional
@@ -207,10 +210,14 @@ class DeviceDrafts:
 
 @runtime_checkable
 class DeviceDrafter(Drafter, Protocol):
-    """A drafter of chains that works on the device alone: its drafts are captured in the round.
+    """A drafter that works on the device alone: its drafts are captured in the round.
 
     With one the engine launches a round before it has read the round before.
     """
+
+    @property
+    def drafts_trees(self) -> bool:
+        """Whether all its drafts are trees, or all of them chains."""
 
     def attach(self, pages: DraftPages) -> None:
         """Serve the engine of these pages, and no other one from now on; before all else."""
@@ -219,7 +226,7 @@ class DeviceDrafter(Drafter, Protocol):
         """The next call of :meth:`draft` is for these, which stand where the host believes."""
 
     def draft(self, slots: DraftSlots) -> DeviceDrafts:
-        """Write ``tokens[:, 1:]`` of the slots that have a request.
+        """Write ``tokens[:, 1:]`` of the slots that have a request, and ``parents`` of trees.
 
         ``verify_lens`` may be lowered, for this round. What has to last from round to round is
         allocated elsewhere: memory that is allocated here is used again by other rounds.
@@ -239,6 +246,8 @@ class DeviceDrafter(Drafter, Protocol):
 
 class PlainDecoding:
     """Drafts nothing: each round verifies the anchor alone and emits one token."""
+
+    drafts_trees = False
 
     def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
         return DraftBatch.from_lists(requests, [[] for _ in requests])

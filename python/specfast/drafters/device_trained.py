@@ -24,7 +24,7 @@ from specfast.drafters.loader import DrafterModel
 from specfast.drafters.paged_blocks import PagedBlocks, why_not_paged
 from specfast.drafters.paged_pairs import PagedChains
 from specfast.drafters.sampling import sampling_rules
-from specfast.drafters.trained import check_options, draft_depths
+from specfast.drafters.trained import check_options
 from specfast.records import AcceptRecord
 from specfast.sampling import SamplingRules
 from specfast.status import Status
@@ -79,6 +79,8 @@ class DeviceTrainedDrafter:
         As ``TrainedDrafter`` does; a model that ``why_not_on_device`` has something against.
     """
 
+    drafts_trees = False
+
     def __init__(
         self,
         model: DrafterModel,
@@ -96,6 +98,8 @@ class DeviceTrainedDrafter:
         if isinstance(model, DFlashModel):
             num_drafts = min(num_drafts, model.block_spec.num_proposals)
         self.num_drafts = num_drafts
+        # Drafts on a path.
+        self._depth = num_drafts
         self._temperatures: Tensor | None = None
         if temperatures is not None:
             self._temperatures = torch.tensor(
@@ -113,7 +117,8 @@ class DeviceTrainedDrafter:
         if isinstance(self.model, DFlashModel):
             self._chains = PagedBlocks(self.model, pages)
         else:
-            self._chains = PagedChains(self.model, pages, self.num_drafts)
+            # The last draft is no pair yet.
+            self._chains = PagedChains(self.model, pages, self.num_drafts - 1)
 
     def begin(self, requests: Sequence[DraftRequest]) -> None:
         """Nothing: all there is to know of a request is in its pages."""
@@ -127,8 +132,7 @@ class DeviceTrainedDrafter:
         if count == 0:
             slots.verify_lens.clamp_(max=1)
             return DeviceDrafts()
-        anchors = slots.tokens[:, 0]
-        live = (slots.verify_lens > 0) & (anchors >= 0)
+        anchors, live = slots.tokens[:, 0], is_live(slots)
         sampler = DraftSampler(rules_of(slots), slots.prefix_lens)
         lens = torch.where(live, slots.prefix_lens, 0)
         drafts = self._of_engine.draft(
@@ -155,12 +159,13 @@ class DeviceTrainedDrafter:
     def committed(self, slots: DraftSlots, record: AcceptRecord, taps: Tensor | None) -> None:
         if taps is None:
             raise ValueError("DeviceTrainedDrafter.committed: expected taps, got none")
+        path = slice(1 + self._depth)
         self._extend(
             slots.slots,
             slots.prefix_lens,
             record.commit_lens,
-            record.out_tokens.clamp(min=0).long(),
-            taps,
+            record.out_tokens[:, path].clamp(min=0).long(),
+            taps[:, path],
         )
 
     def observe(self, requests: Sequence[DraftRequest], taps: Sequence[Tensor]) -> None:
@@ -176,16 +181,17 @@ class DeviceTrainedDrafter:
 
     def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
         """For rounds that run eagerly: the same step, and its results are read."""
-        depths = draft_depths(requests, min(self.num_drafts, verify_width - 1))
-        depth = max(depths, default=0)
-        if depth == 0:
+        width = min(1 + self.num_drafts, verify_width)
+        # The bonus comes on top of the drafts.
+        if width == 1 or all(request.tokens_left <= 1 for request in requests):
             return DraftBatch.from_lists(requests, [[] for _ in requests])
-        slots = self._slots_of(requests, depths)
+        slots = self._slots_of(requests, width)
         drafts = self.draft(slots)
         status = drafts.status.tolist() if drafts.status is not None else []
         return DraftBatch(
             slots.tokens,
             slots.verify_lens.tolist(),
+            slots.parents,
             proposal=drafts.proposal,
             confidence=drafts.confidence,
             confidence_form=drafts.confidence_form,
@@ -210,20 +216,21 @@ class DeviceTrainedDrafter:
             return None
         return padded(self._temperatures, count, 1.0)
 
-    def _slots_of(self, requests: Sequence[DraftRequest], depths: Sequence[int]) -> DraftSlots:
+    def _slots_of(self, requests: Sequence[DraftRequest], width: int) -> DraftSlots:
         device, pages = self.model.device, self._pages
         assert pages is not None
         numbers = [
             [request.token_ids[-1] for request in requests],
-            [1 + depth for depth in depths],
+            [width] * len(requests),
             [request.tokens_left for request in requests],
             [len(request.token_ids) - 1 for request in requests],
             [request.slot for request in requests],
         ]
         on_device = torch.tensor(numbers, dtype=torch.int32).to(device)
         anchors, verify_lens, tokens_left, prefix_lens, rows = on_device
+        tokens = functional.pad(anchors[:, None], (0, width - 1), value=-1)
         return DraftSlots(
-            tokens=functional.pad(anchors[:, None], (0, max(depths)), value=-1),
+            tokens=tokens,
             verify_lens=verify_lens,
             tokens_left=tokens_left,
             prefix_lens=prefix_lens,
@@ -232,12 +239,18 @@ class DeviceTrainedDrafter:
             page_size=pages.page_size,
             sampling=sampling_rules(requests, device),
             is_sampled=any(not request.params.is_greedy for request in requests),
+            parents=torch.full_like(tokens, -1) if self.drafts_trees else None,
         )
 
 
 def why_not_on_device(model: DrafterModel) -> str | None:
     """Why ``model`` cannot draft on the device alone; None if it can."""
     return why_not_paged(model) if isinstance(model, DFlashModel) else None
+
+
+def is_live(slots: DraftSlots) -> Tensor:
+    """bool [B]: whether there is a request to draft for."""
+    return (slots.verify_lens > 0) & (slots.tokens[:, 0] >= 0)
 
 
 def rules_of(slots: DraftSlots) -> SamplingRules:

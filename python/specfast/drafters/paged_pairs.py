@@ -10,6 +10,7 @@ from specfast.drafters.checkpoint.weights import EMBEDDING
 from specfast.drafters.draws import ChainDrafts, DraftSampler
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle_chain import draft_pairs
+from specfast.drafters.eagle_tree import Frontier, TreeCandidates, expand
 from specfast.drafters.paged_rows import MAX_ROWS, PagedRows, PagedWindow
 
 
@@ -19,11 +20,11 @@ class PagedChains:
     last : [S + 1, hidden]    by request; where there was nothing to commit, the last row is written
     """
 
-    def __init__(self, model: EagleModel, pages: DraftPages, num_drafts: int) -> None:
+    def __init__(self, model: EagleModel, pages: DraftPages, num_drafted: int) -> None:
+        """With room for ``num_drafted`` pairs of a request behind its committed ones."""
         self._model = model
         spec, dtype = model.spec.backbone, model.weights[EMBEDDING].dtype
-        # The last draft is no pair yet.
-        self.rows = PagedRows(pages, spec, num_drafts - 1, dtype, model.device)
+        self.rows = PagedRows(pages, spec, num_drafted, dtype, model.device)
         self.last = torch.zeros(
             self.rows.num_requests + 1, spec.hidden_size, dtype=dtype, device=model.device
         )
@@ -62,8 +63,28 @@ class PagedChains:
         def behind(number: int) -> tuple[Tensor, PagedPairs]:
             return pairs[number].positions, PagedPairs(pairs[number])
 
-        hidden = self.last.index_select(0, requests)[:, None]
-        return draft_pairs(self._model, hidden, num_drafts, sampler, behind)
+        return draft_pairs(self._model, self._last_hidden(requests), num_drafts, sampler, behind)
+
+    def expand(
+        self, requests: Tensor, lens: Tensor, live: Tensor, topk: int, depth: int
+    ) -> TreeCandidates:
+        """Candidates of trees; the arguments are those of :meth:`draft` and of ``expand``.
+
+        Nodes lie behind the committed pairs in the order in which they are expanded.
+        """
+        num_nodes = topk * (depth - 1)
+        table, counts = self.rows.drafted_pages(requests, lens), live.int() * num_nodes
+        window = PagedWindow.of(self.rows, table, lens, counts, num_nodes)
+
+        def behind(level: int, ancestors: Tensor) -> tuple[Tensor, PagedPairs]:
+            positions = (lens[:, None] + level).expand(-1, ancestors.shape[1])
+            return positions, PagedPairs(window.level(ancestors))
+
+        frontier = Frontier(self._model, self._last_hidden(requests), behind)
+        return expand(frontier, topk, depth)
+
+    def _last_hidden(self, requests: Tensor) -> Tensor:
+        return self.last.index_select(0, requests)[:, None]
 
 
 class PagedPairs:

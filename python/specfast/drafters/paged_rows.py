@@ -81,7 +81,7 @@ class PagedRows:
 
 @dataclass(frozen=True)
 class PagedWindow:
-    """A few rows of B requests, n each, that are written and attend to all before them.
+    """Rows of B requests, n each, that are written and attend to all before them.
 
     table : int32 [B, num_pages]    of ``PagedRows``
     first : int32 [B]               position of the first row of each
@@ -89,6 +89,8 @@ class PagedWindow:
                                     seen, and are zeros
     positions : int64 [B, n]
     slots : int64 [B * n]           where they are written
+
+    In a :meth:`level` n counts the new rows alone.
     """
 
     rows: PagedRows
@@ -98,6 +100,7 @@ class PagedWindow:
     positions: Tensor
     slots: Tensor
     _indptr: Tensor
+    _mask: Tensor | None = None
 
     @classmethod
     def of(
@@ -128,6 +131,26 @@ class PagedWindow:
             PagedWindow(self.rows, self.table, *row, indptr) for row in zip(*parts, strict=True)
         ]
 
+    def level(self, ancestors: Tensor) -> PagedWindow:
+        """The first rows as nodes of trees, of which the last m are new and the others are written.
+
+        ``ancestors`` bool [B, m, rows] says which rows each new one sees.
+        """
+        batch, count, num_rows = ancestors.shape
+        num_old = num_rows - count
+        new = slice(num_old, num_rows)
+        return PagedWindow(
+            self.rows,
+            self.table,
+            self.first,
+            self.counts,
+            self.positions[:, new],
+            self.slots.view(batch, -1)[:, new].flatten(),
+            _indptr(batch, num_rows, self.first.device),
+            # What the rows before the new ones see is of no use any more.
+            functional.pad(ancestors, (0, 0, num_old, 0)).contiguous(),
+        )
+
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """``keys`` and ``values`` [B, n, kv_heads, head_dim] of the rows."""
         self.rows.keys[layer].index_copy_(0, self.slots, keys.flatten(0, 1))
@@ -138,6 +161,9 @@ class PagedWindow:
 
         ``span`` says what they see of each other, and how far they look back.
         """
+        num_old = 0 if self._mask is None else self._mask.shape[1] - queries.shape[1]
+        # The op takes a query of each row that is seen.
+        queries = functional.pad(queries, (0, 0, 0, 0, num_old, 0)) if num_old else queries
         mixed = ops.verify_attention(
             queries.flatten(0, 1),
             self.rows.keys[layer],
@@ -146,13 +172,14 @@ class PagedWindow:
             self.first,
             page_size=self.rows.pages.page_size,
             qo_indptr=self._indptr,
+            window_mask=self._mask,
             verify_lens=self.counts,
             max_rows=queries.shape[1],
             sliding_window=span.window or 0,
             block_bidirectional=not span.causal,
             workspace=self.rows.workspace,
         )
-        return mixed.view(queries.shape)
+        return mixed.view(queries.shape)[:, num_old:]
 
 
 def _indptr(batch: int, num_rows: int, device: torch.device) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from specfast.drafters.base import DraftBatch
+from specfast.drafters.base import DeviceDrafter, DraftBatch, Drafter
 from specfast.engine.requests import Request
 from specfast.engine.round_inputs import MAX_END_IDS
 from specfast.engine.round_proposal import ProposalForm, num_rows_of
@@ -33,10 +33,12 @@ class RoundForm:
     proposal: ProposalForm | None = None
 
     @classmethod
-    def of(cls, requests: Sequence[Request], draft: DraftBatch | None) -> RoundForm:
+    def of(
+        cls, requests: Sequence[Request], draft: DraftBatch | None, drafter: Drafter
+    ) -> RoundForm:
         """The form of a round that :func:`why_eager` has nothing against.
 
-        Without a ``draft`` the device makes it.
+        Without a ``draft``, ``drafter`` makes it on the device.
         """
         params = [request.params for request in requests]
         modes = {p.logprobs for p in params if p.logprobs is not None}
@@ -45,7 +47,10 @@ class RoundForm:
             rule = "greedy"
         elif any(p.top_k > 0 or p.top_p < 1 or p.min_p > 0 for p in params):
             rule = "filtered"
-        tree = draft is not None and draft.parents is not None
+        if draft is None:
+            tree = isinstance(drafter, DeviceDrafter) and drafter.drafts_trees
+        else:
+            tree = draft.parents is not None
         proposal = None
         if draft is not None and draft.proposal is not None and rule != "greedy":
             proposal = ProposalForm.of(draft.proposal)

@@ -149,7 +149,8 @@ class RunAhead:
         tier = self._uniform_tier(requests)
         assert tier is not None
         # Capturing runs the drafter on padded slots: before it begins with these.
-        self._graphs.at(RoundForm.of(requests, None), tier)
+        form = self._graphs.form_of(requests, None)
+        self._graphs.at(form, tier)
         self._begin(requests)
         self._graphs.load(requests, None, [self._width] * len(requests), tier)
         num_slots, places = tier.num_requests, None
@@ -157,7 +158,6 @@ class RunAhead:
             slots = [request.slot for request in requests]
             slots += [self._planner.padding_row] * (num_slots - len(slots))
             places = torch.tensor(slots, device=self._graphs.device)
-        form = RoundForm.of(requests, None)
         return self._launch(_Flight(list(requests), form, num_slots, set(), set(), places))
 
     def _launch(self, flight: _Flight) -> _Flight:

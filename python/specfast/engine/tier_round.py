@@ -173,6 +173,7 @@ class TierRound:
             page_size=self._place.pool.page_size,
             sampling=self._sampling,
             is_sampled=self._form.rule != "greedy",
+            parents=inputs.parents if self._form.tree else None,
         )
 
     def _draft(self, slots: DraftSlots) -> DeviceDrafts:

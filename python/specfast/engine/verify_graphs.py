@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specfast.drafters.base import DraftBatch, Drafter
+from specfast.drafters.base import DeviceDrafter, DraftBatch, Drafter
 from specfast.drafters.taps import TapRecorder
 from specfast.engine.pool import PagedKvPool, PageTable
 from specfast.engine.requests import Request
@@ -133,7 +133,7 @@ class VerifyGraphs:
     ------
     ValueError
         Tiers to be captured for a target on a CPU; a target whose attention
-        ``ops.verify_attention`` does not know.
+        ``ops.verify_attention`` does not know; trees of the device for one with recurrent layers.
     """
 
     def __init__(
@@ -152,6 +152,10 @@ class VerifyGraphs:
         why_not = unsupported_attention(target)
         if why_not is not None:
             raise ValueError(f"rounds of this target cannot be padded to tiers: it has {why_not}")
+        if state_pool is not None and isinstance(drafter, DeviceDrafter) and drafter.drafts_trees:
+            raise ValueError(
+                "drafter: expected chains for a target with recurrent layers, got one of trees"
+            )
         if tiers.width > MAX_ROWS:
             raise ValueError(
                 f"expected tiers of at most {MAX_ROWS} rows per request, got {tiers.width}"
@@ -226,6 +230,10 @@ class VerifyGraphs:
             _logger.info("a round runs eagerly: %s", reason)
         return None
 
+    def form_of(self, requests: Sequence[Request], draft: DraftBatch | None) -> RoundForm:
+        """Of a round that :meth:`tier_of` has a tier for; without a ``draft`` the device drafts."""
+        return RoundForm.of(requests, draft, self._place.drafter)
+
     def at(self, form: RoundForm, tier: VerifyTier) -> CapturedRound:
         """A round of ``form`` at ``tier``; those of one batch size share their inputs."""
         if form not in self._rounds:
@@ -240,7 +248,7 @@ class VerifyGraphs:
         tier: VerifyTier,
     ) -> CapturedRound:
         """Make a round at ``tier`` ready to be launched."""
-        form = RoundForm.of(requests, draft)
+        form = self.form_of(requests, draft)
         if form.proposal is not None and draft is not None and draft.proposal is not None:
             self._room_for(form.proposal, draft.proposal)
             place = self._proposals[form.proposal, tier.num_requests]
