@@ -167,6 +167,23 @@ def test_windows_narrower_than_a_block(name: str, tmp_path: Path) -> None:
         DeviceTrainedDrafter(model)
 
 
+@pytest.mark.parametrize("name", ["safeailab", "dspark"])
+def test_a_drafter_of_another_engine(name: str, tmp_path: Path) -> None:
+    """Its rows are in the pages of the other one, where there may be fewer."""
+    drafter = DeviceTrainedDrafter(loaded(name, tmp_path))
+    first = engine_of(drafter)
+    params = SamplingParams(max_new_tokens=NUM_TOKENS)
+    for prompt in PROMPTS:
+        first.add_request(prompt, params)
+    for _ in range(5):
+        first.step()
+    second = engine_of(drafter, max_batch_size=1, tiers=VerifyTiers([1], WIDTH, capture=False))
+    with pytest.raises(RuntimeError, match="a drafter on the device serves one engine at a time"):
+        first.step()
+    (generation,) = second.generate(PROMPTS[:1], params)
+    assert PROMPTS[0] + generation.token_ids == texts()[0][: len(PROMPTS[0]) + NUM_TOKENS]
+
+
 def test_options(tmp_path: Path) -> None:
     model = loaded("dspark", tmp_path)
     with pytest.raises(ValueError, match="num_drafts >= 1, got 0"):

@@ -141,8 +141,7 @@ class Engine:
         self._page_table = PageTable(
             max_batch_size, pages_per_request, page_size, self.target.device
         )
-        self._pages = RequestPages(self.pool, self._page_table)
-        self._pages.attach(self.drafter)
+        self._pages = RequestPages(self.pool, self._page_table, self.drafter)
         self.state_pool = StatePool.of(self.target, max_batch_size)
         self._agreement = agreement
         self._observer = Observer(target, self.drafter)
@@ -241,7 +240,7 @@ class Engine:
         Raises
         ------
         RuntimeError
-            A draft of wrong shape, or a broken invariant.
+            A draft of wrong shape, a drafter that serves another engine, a broken invariant.
         """
         try:
             return self._step()
@@ -257,6 +256,7 @@ class Engine:
     def _step(self) -> list[RoundOutput]:
         if self._streams.has_untold:
             return self._streams.take_untold()
+        self._pages.require_drafter()
         self._admit()
         fresh = next((r for r in self._running if r.committed_len == 0), None)
         if self._ahead is not None and self._ahead.in_flight:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from weakref import WeakValueDictionary
 
 from specfast.drafters.base import DeviceDrafter, Drafter, DraftPages
 from specfast.engine.pool import PagedKvPool, PageTable
@@ -10,11 +11,26 @@ from specfast.engine.requests import Request
 
 
 class RequestPages:
-    """Moves pages between the pool, the requests and their rows of the page table."""
+    """Moves pages between the pool, the requests and their rows of the page table.
 
-    def __init__(self, pool: PagedKvPool, page_table: PageTable) -> None:
+    A drafter on the device keeps what it knows of a position in that position's page.
+    """
+
+    def __init__(self, pool: PagedKvPool, page_table: PageTable, drafter: Drafter) -> None:
         self._pool = pool
         self._page_table = page_table
+        self._drafter = drafter
+        if isinstance(drafter, DeviceDrafter):
+            _served[id(drafter)] = self
+            drafter.attach(DraftPages(page_table.pages, page_table.page_size, pool.num_pages))
+
+    def require_drafter(self) -> None:
+        """Raise RuntimeError where the drafter has been attached to the pages of another engine."""
+        if isinstance(self._drafter, DeviceDrafter) and _served.get(id(self._drafter)) is not self:
+            raise RuntimeError(
+                "drafter: expected one that serves this engine, got one that has since been given "
+                "to another; a drafter on the device serves one engine at a time"
+            )
 
     def allocate(self, request: Request, num_tokens: int) -> None:
         """Let the request's pages reach ``num_tokens`` positions."""
@@ -23,12 +39,6 @@ class RequestPages:
             pages = self._pool.allocate(missing)
             self._page_table.write(request.slot, len(request.pages), pages)
             request.pages += pages
-
-    def attach(self, drafter: Drafter) -> None:
-        """Let a drafter on the device keep what it knows of a position in that position's page."""
-        if isinstance(drafter, DeviceDrafter):
-            table, pool = self._page_table, self._pool
-            drafter.attach(DraftPages(table.pages, table.page_size, pool.num_pages))
 
     def reserve(self, requests: Sequence[Request], rows: int) -> None:
         """Pages for so many rows after the committed ones, as far as a request may ever go."""
@@ -42,3 +52,7 @@ class RequestPages:
         self._pool.release(request.pages)
         request.pages = []
         self._page_table.return_row(request.slot)
+
+
+# By the drafter's id, which is nobody else's as long as the pages live.
+_served: WeakValueDictionary[int, RequestPages] = WeakValueDictionary()
