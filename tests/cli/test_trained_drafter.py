@@ -127,10 +127,10 @@ def test_of_another_target(model_path: Path, tmp_path: Path) -> None:
     assert result.stderr.count("\n") == 1
 
 
-def test_trees_are_of_eagle(model_path: Path, tmp_path: Path) -> None:
+def test_trees_are_of_eagle(model_path: Path, tmp_path: Path, device: str) -> None:
     shared = (PROMPT, "--model", model_path, "--tree", "--max-new-tokens", 12, "--check")
     drafter = eagle(tmp_path / "eagle", sizes_of(model_path))
-    result = run(*shared, "--drafter", drafter)
+    result = run(*shared, "--drafter", drafter, device=device)
     assert result.exit_code == 0, result.stderr
     drafter = dspark(tmp_path / "dspark", sizes_of(model_path))
     result = run(*shared, "--drafter", drafter)

@@ -89,10 +89,10 @@ def test_a_prompt_longer_than_an_attention_takes(name: str, tmp_path: Path) -> N
     device.journal.assert_equals(host.journal)
 
 
-def test_cancelled_in_flight(tmp_path: Path) -> None:
+def cancel_in_flight(drafter: DeviceTrainedDrafter, width: int) -> None:
     """Others take its pages while the device still works in them."""
-    drafter = Watched(loaded("dspark", tmp_path))
-    engine = engine_of(drafter, max_batch_size=2, page_size=1)
+    tiers = VerifyTiers([1, 2], width, capture=False)
+    engine = engine_of(drafter, max_batch_size=2, page_size=1, verify_width=width, tiers=tiers)
     params = SamplingParams(max_new_tokens=NUM_TOKENS)
     ids = [engine.add_request(prompt, params) for prompt in PROMPTS]
     emitted: dict[int, list[int]] = {i: [] for i in ids}
@@ -108,6 +108,10 @@ def test_cancelled_in_flight(tmp_path: Path) -> None:
         assert PROMPTS[i] + emitted[ids[i]] == texts()[i][: len(PROMPTS[i]) + NUM_TOKENS]
     assert len(emitted[ids[0]]) < NUM_TOKENS
     assert engine.pool.num_free_pages == engine.pool.num_pages
+
+
+def test_cancelled_in_flight(tmp_path: Path) -> None:
+    cancel_in_flight(Watched(loaded("dspark", tmp_path)), WIDTH)
 
 
 @pytest.mark.parametrize("name", ["safeailab", "dflash"])

@@ -13,10 +13,17 @@ from drafters.small_vocabulary import Stream
 from engine.device_drafters import Journal, NotedHostTrees, WatchedTrees
 from engine.hybrid_model import HybridAdapter, hybrid_model
 from engine.sps_tables import costly_rows
-from engine.test_device_drafters import GREEDY, MANY, RULES, decoded, loaded
-from engine.test_device_rounds import engine_of, step_without_numbers
+from engine.test_device_drafters import (
+    GREEDY,
+    MANY,
+    RULES,
+    decoded,
+    loaded,
+    scratch_of_another,
+)
+from engine.test_device_rounds import cancel_in_flight, engine_of, step_without_numbers
 from engine.test_trained_drafters import MIXED, NUM_TOKENS, PROMPTS, target, texts
-from specfast import FinishReason, SamplingParams, Status
+from specfast import SamplingParams, Status
 from specfast.drafters import (
     DeviceDrafter,
     DeviceTrainedDrafter,
@@ -29,7 +36,7 @@ from specfast.drafters import (
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle_tree import Frontier
 from specfast.drafters.paged_pairs import PagedChains
-from specfast.drafters.paged_rows import PagedRows, PagedWindow
+from specfast.drafters.paged_rows import PagedWindow
 from specfast.engine import Engine, VerifyTiers
 from specfast.engine.target import Target
 from specfast.planner import PlannerMode, Planning
@@ -124,17 +131,6 @@ def levels_over_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(window, slots=first.flatten())
 
     monkeypatch.setattr(PagedWindow, "level", mutant)
-
-
-def scratch_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    drafted = PagedRows.drafted_pages
-
-    def mutant(self: PagedRows, requests: Tensor, lens: Tensor) -> Tensor:
-        table = drafted(self, requests, lens)
-        own = (requests * self.scratch_pages)[:, None]
-        return torch.where(table < self.pages.pool_size, table, table - own)
-
-    monkeypatch.setattr(PagedRows, "drafted_pages", mutant)
 
 
 def hidden_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,25 +254,7 @@ def test_rows_of_the_window_are_not_those_of_the_path(
 
 
 def test_cancelled_in_flight(tmp_path: Path) -> None:
-    """Others take its pages while the device still works in them."""
-    drafter = WatchedTrees(eagle("safeailab", tmp_path), *SIZE)
-    tiers = VerifyTiers([1, 2], NUM_NODES, capture=False)
-    engine = engine_of(drafter, max_batch_size=2, page_size=1, tiers=tiers, verify_width=NUM_NODES)
-    params = SamplingParams(max_new_tokens=12)
-    ids = [engine.add_request(prompt, params) for prompt in PROMPTS]
-    emitted: dict[int, list[int]] = {i: [] for i in ids}
-    steps = 0
-    while engine.has_unfinished:
-        for output in engine.step():
-            emitted[output.request_id] += output.token_ids
-            assert output.finish_reason != FinishReason.ABORT or output.request_id == ids[0]
-        steps += 1
-        if steps == 5:
-            assert engine.cancel(ids[0])
-    for i in (1, 2):
-        assert PROMPTS[i] + emitted[ids[i]] == texts()[i][: len(PROMPTS[i]) + 12]
-    assert len(emitted[ids[0]]) < 12
-    assert engine.pool.num_free_pages == engine.pool.num_pages
+    cancel_in_flight(WatchedTrees(eagle("safeailab", tmp_path), *SIZE), NUM_NODES)
 
 
 @pytest.mark.parametrize(("num_nodes", "width"), [(2, 9), (9, 2), (5, 9), (40, 9)])
