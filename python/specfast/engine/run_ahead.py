@@ -125,12 +125,13 @@ class RunAhead:
     def proceed(
         self, requests: Sequence[Request], *, has_joined: bool
     ) -> tuple[list[Request], VerifiedRound] | None:
-        """Go on with the flight, or let it land; None where nobody of it is left."""
+        """Go on with the flight, or let it land; None where none of ``requests`` was aboard."""
         if not requests:
             self.forget()
             return None
         go_on = not has_joined and self.can_go_on(requests)
-        return self.advance(requests) if go_on else self.land(requests)
+        flown = self.advance(requests) if go_on else self.land(requests)
+        return flown if flown[0] else None
 
     def land(self, requests: Sequence[Request]) -> tuple[list[Request], VerifiedRound]:
         """Read the round in flight."""
