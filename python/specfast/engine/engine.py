@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specfast.drafters.base import DeviceDrafter, Drafter, PlainDecoding
+from specfast.drafters.base import DeviceDrafter, Drafter
 from specfast.engine.agreed_draft import agreed_draft, agreed_lens
 from specfast.engine.draft_checks import check_draft
 from specfast.engine.intake import RequestIntake
 from specfast.engine.invariants import check_pages, check_round
 from specfast.engine.observer import Observer
-from specfast.engine.options import check_options
+from specfast.engine.options import check_options, checked_drafter
 from specfast.engine.output_streams import OutputStreams
 from specfast.engine.pool import PagedKvPool, PageTable, default_num_pages
 from specfast.engine.rank_agreement import RankAgreement
@@ -82,7 +82,7 @@ class Engine:
     Raises
     ------
     ValueError
-        A size below 1, a model that cannot be a target, or an SPS table of another setting.
+        A size below 1, a model that is no target, half a drafter, an SPS table of another setting.
 
     Notes
     -----
@@ -122,7 +122,7 @@ class Engine:
             has_planning=planning is not None,
         )
         self.target = Target(target, state_adapter)
-        self.drafter = drafter or PlainDecoding()
+        self.drafter = checked_drafter(drafter)
         self.verify_width = verify_width
         self.seed = secrets.randbits(64) if seed is None else seed
         self.check_invariants = check_invariants

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from inspect import getattr_static
+
+from specfast.drafters.base import Drafter, PlainDecoding
 from specfast.engine.verify_tiers import VerifyTiers
+
+# Of ``Drafter``, ``TapDrafter`` and ``DeviceDrafter``.
+_ALWAYS = ("propose", "release")
+_OF_TAPS = ("tap_layers", "observe")
+_ON_DEVICE = ("drafts_trees", "attach", "begin", "draft", "committed")
 
 
 def check_options(
@@ -26,3 +34,29 @@ def check_options(
             f"Engine: expected tiers of at most verify_width = {verify_width} rows per request, "
             f"got {tiers.width}"
         )
+
+
+def checked_drafter(drafter: Drafter | None) -> Drafter:
+    """Plain decoding for None; ValueError for a drafter that is one in part.
+
+    What has a few members of a ``DeviceDrafter`` would otherwise be taken for a drafter on the
+    host, and nobody would say so.
+    """
+    if drafter is None:
+        return PlainDecoding()
+
+    def lacking(names: tuple[str, ...]) -> list[str]:
+        absent = object()
+        return [name for name in names if getattr_static(drafter, name, absent) is absent]
+
+    wanted, lacks = [*_ALWAYS], lacking(_ALWAYS)
+    for names in (_OF_TAPS, _ON_DEVICE):
+        if len(lacking(names)) < len(names):
+            wanted += names
+            lacks += lacking(names)
+    if lacks:
+        raise ValueError(
+            f"Engine: expected drafter with {', '.join(wanted)}, "
+            f"got {type(drafter).__name__} without {', '.join(lacks)}"
+        )
+    return drafter
