@@ -72,7 +72,10 @@ def test_drafts_that_do_not_pay_are_left_out(
         (("--drafter", "SURE", "--sts", "STS"), "name its table with --sps"),
         (("--drafter", "SURE", "--sps", "NONE"), "cannot read SPS table"),
         (("--drafter", "SURE", "--sps", "STS"), "SPS table"),
-        (("--drafter", "SURE", "--sps", "SPS", "--verify-width", 4), "SPS table: expected"),
+        (
+            ("--drafter", "SURE", "--sps", "SPS", "--verify-width", 4),
+            "the SPS table is of up to 10 rows for 2 requests: expected --verify-width 5, as",
+        ),
         (("a", "b", "--drafter", "SURE", "--sps", "SPS"), "--max-batch-size 2 or less for a batch"),
     ],
 )

@@ -122,7 +122,7 @@ def test_the_median_counts(
     assert table.conditions["draft_ms"] == draft_ms
     lines = [line.split("│") for line in result.stdout.splitlines() if "█" in line]
     bars = [len(line[5].strip()) for line in lines]
-    assert bars == [40 * expected[1] / expected[0], 40]
+    assert bars == [20 * expected[1] / expected[0], 20]
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
+from rich.console import Console
 from round_outputs import generation, round_output
 from specfast.cli.decoding import Decoding
-from specfast.cli.summary import faults, summarize
+from specfast.cli.summary import faults, print_summary, summarize
 from specfast.status import Status
 
 PREFILL = round_output([5])
@@ -48,3 +51,13 @@ def test_faults_name_prompt_and_bits() -> None:
         "prompt 2: NAN_LOGITS in 2 of 3 rounds",
         "prompt 2: BAD_TOKEN in 1 of 3 rounds",
     ]
+
+
+@pytest.mark.parametrize("accepted", [0, 2])
+def test_positions_are_explained_where_there_are_some(accepted: int) -> None:
+    emitted = round_output([5] * (accepted + 1), accepted=accepted, proposed=3, last=True)
+    summary = summarize(Decoding([generation(PREFILL, emitted)], [0], seconds=1.0))
+    console = Console(file=StringIO(), width=120)
+    print_summary(console, "here", summary, None)
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert ("at position 1" in printed) == ("At position n" in printed) == (accepted > 0)

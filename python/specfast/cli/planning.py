@@ -28,4 +28,10 @@ def planned_tiers(planning: Planning, batch_size: int, width: int, capture: bool
             f"the SPS table is of {num_requests} requests at once: expected --max-batch-size "
             f"{num_requests} or less for a batch of {batch_size} prompts"
         )
+    num_rows = max(planning.table.tiers)
+    if num_rows != num_requests * width:
+        raise CliError(
+            f"the SPS table is of up to {num_rows} rows for {num_requests} requests: expected "
+            f"--verify-width {num_rows // num_requests}, as it was measured with, got {width}"
+        )
     return VerifyTiers([num_requests], width, planning.table.tiers, capture=capture)

@@ -30,7 +30,7 @@ from specfast.engine.step_timer import StepTimer
 from specfast.planner import SpsTable, TierRates
 
 WARM_UP_STEPS = 2
-BAR_CHARACTERS = 40
+BAR_CHARACTERS = 20  # beside the figures, within 80 columns
 WAYS: dict[GraphMode, WayOfRounds] = {
     GraphMode.OFF: "eager",
     GraphMode.PADDED: "padded",

@@ -94,7 +94,7 @@ def print_summary(
         "\nPrefills are no rounds. tokens/s: all tokens over the time inside the engine, prefills "
         "included."
     )
-    if speculative.drafted_rounds > 0:
+    if speculative.acceptance_by_position:
         console.print(
             "At position n: of the rounds with drafts "
             f"({speculative.drafted_rounds}), those that accepted n or more."
