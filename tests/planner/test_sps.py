@@ -66,6 +66,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "steps_per_second above 0 and finite, got nan": {"steps_per_second": [1.0, float("nan")]},
     r"ascending tiers, got \[16, 8\]": {"tiers": [16, 8]},
     "one of steps_per_second and seconds": {"seconds": {}},
+    "a number is missing or none: int too large": {"steps_per_second": [1, 10**400]},
+    "a whole number of more than 64 bits": {"num_requests": 10**400},
     "expected card, model": {"card": None},
     "expected card, model, backend, commit, num_requests": {"num_requests": None},
     "num_requests >= 1, got 0": {"num_requests": 0},
@@ -102,7 +104,14 @@ def test_broken_sums_are_refused(message: str, change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "seconds", [{}, [], {"bias": 1.0, "by_requests": [1], "by_rows": [[1, 0.1]]}, {"bias": None}]
+    "seconds",
+    [
+        {},
+        [],
+        {"bias": 1.0, "by_requests": [1], "by_rows": [[1, 0.1]]},
+        {"bias": None},
+        {"bias": 1.0, "by_requests": [[1, 0.1], [10**400, 0.1]], "by_rows": [[1, 0.1]]},
+    ],
 )
 def test_half_a_sum_is_refused(seconds: Any, tmp_path: Path) -> None:
     path = tmp_path / "sps.json"

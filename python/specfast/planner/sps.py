@@ -191,6 +191,8 @@ def _cost(tiers: tuple[int, ...], table: dict[str, Any]) -> TierRates | Additive
 def _whole(number: Any) -> int:
     if type(number) is not int:
         raise TypeError(f"expected a whole number, got {number!r}")
+    if abs(number) >= 2**63:
+        raise OverflowError("a whole number of more than 64 bits")
     return number
 
 
