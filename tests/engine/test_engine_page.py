@@ -13,6 +13,7 @@ import pytest
 import torch
 from engine.models import plain_greedy, tiny_model
 from engine.sps_tables import costly_rows
+from engine.test_recurrent_target import NoisyChains
 from specfast import SamplingParams
 from specfast.drafters import NgramDrafter
 from specfast.engine import Engine, VerifyTier, VerifyTiers
@@ -20,7 +21,7 @@ from specfast.engine.target import Target
 from specfast.engine.verify_graphs import VerifyGraphs
 from specfast.planner import SpsSetting, SpsTable, TierRates
 from specfast.records import VerifyWindow
-from torch import Tensor
+from torch import Tensor, nn
 
 PAGE = (Path(__file__).parents[2] / "docs/engine.md").read_text()
 VOCAB = 50
@@ -130,3 +131,63 @@ def test_the_planner_in_another_engine(tmp_path: Path) -> None:
     # Nothing is known for two rounds; then 3 drafts of the first request are worth it.
     assert rows == [8, 8, 6, 6]
     assert batch.anchors.tolist() == [21, 24]
+
+
+class Mixer(nn.Module):
+    """Remembers all rows, later ones best."""
+
+    def __init__(self, size: int, state_size: int) -> None:
+        super().__init__()
+        self.into = nn.Linear(size, state_size, bias=False)
+        self.out = nn.Linear(state_size, size, bias=False)
+        self.decay = nn.Parameter(torch.rand(state_size))
+        for layer in (self.into, self.out):
+            nn.init.normal_(layer.weight)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        rows, states = self.into(hidden_states), []
+        state = torch.zeros_like(rows[:, 0])
+        for i in range(rows.shape[1]):
+            state = self.decay * state + rows[:, i]
+            states.append(state)
+        return self.out(torch.stack(states, dim=1))
+
+
+class MixedMlp(nn.Module):
+    def __init__(self, mlp: nn.Module, mixer: Mixer) -> None:
+        super().__init__()
+        self.mlp, self.mixer = mlp, mixer
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return self.mlp(hidden_states) + self.mixer(hidden_states)
+
+
+@pytest.mark.parametrize("tiers", [None, VerifyTiers([1, 2], 4, capture=False)])
+def test_recurrent_targets(tiers: VerifyTiers | None) -> None:
+    model = tiny_model(head_dim=64)
+    torch.manual_seed(3)
+    for layer in model.model.layers:
+        layer.mlp = MixedMlp(layer.mlp, Mixer(model.config.hidden_size, 5))
+    prompts = [[1, 2, 3, 1, 2, 3, 1, 2], [7, 8, 9, 7], [5]]
+
+    def plain(prompt: list[int]) -> list[int]:
+        """Its layers have no cache for their states: whole texts."""
+        text = list(prompt)
+        for _ in range(16):
+            logits = model(torch.tensor([text]), use_cache=False).logits
+            text.append(int(logits[0, -1].argmax()))
+        return text[len(prompt) :]
+
+    with torch.no_grad():
+        expected = [plain(prompt) for prompt in prompts]
+    texts = [prompt + text for prompt, text in zip(prompts, expected, strict=True)]
+    example = examples("Recurrent targets")[0].replace(
+        "state_adapter", "max_batch_size=2, verify_width=4, tiers=tiers, state_adapter"
+    )
+    names: dict[str, Any] = {"model": model, "MyMixer": Mixer, "tiers": tiers}
+    exec(example, {**names, "drafter": None})
+    exec(example, names := {**names, "drafter": NoisyChains(texts, seed=1)})
+    generations = names["engine"].generate(prompts, SamplingParams(max_new_tokens=16))
+    assert [generation.token_ids for generation in generations] == expected
+    rounds = [r for generation in generations for r in generation.rounds]
+    assert any(0 < r.num_accepted < r.num_proposed for r in rounds)
