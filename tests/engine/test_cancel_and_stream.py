@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import pytest
-from engine.drafters import OracleDrafter
+from engine.drafters import FixedDrafter, OracleDrafter
 from engine.models import plain_greedy, random_prompt, tiny_model
 from specfast import FinishReason, SamplingParams, Status
-from specfast.drafters import NgramDrafter
+from specfast.drafters import DraftBatch, DraftRequest, NgramDrafter
 from specfast.engine import Engine, RoundOutput
 
 PROMPTS = [random_prompt(length, seed=length) for length in (5, 17, 31)]
@@ -140,3 +142,34 @@ def test_a_stream_refuses_a_bad_prompt_before_it_is_read() -> None:
     with pytest.raises(ValueError, match="at least one token"):
         engine.stream([[1], []])
     assert not engine.has_unfinished
+
+
+class ForgettingDrafter(FixedDrafter):
+    """In its second round, the last reference to a stream goes: Python ends it then and there."""
+
+    def __init__(self, streams: list[Iterator[RoundOutput]]) -> None:
+        super().__init__([1, 2])
+        self._streams = streams
+        self.num_rounds = 0
+
+    def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
+        self.num_rounds += 1
+        if self.num_rounds == 2:
+            self._streams.clear()
+        return super().propose(requests, verify_width)
+
+
+def test_a_stream_that_ends_in_the_middle_of_a_step() -> None:
+    model, streams = tiny_model(), list[Iterator[RoundOutput]]()
+    engine = Engine(model, ForgettingDrafter(streams), verify_width=3)
+    prompts = [random_prompt(length, seed=length) for length in (5, 7)]
+    number = engine.add_request(prompts[0], SamplingParams(max_new_tokens=8))
+    streams.append(engine.stream(prompts[1:], SamplingParams(max_new_tokens=20)))
+    outputs: list[RoundOutput] = []
+    while engine.has_unfinished:
+        outputs += engine.step()
+    emitted = [t for output in outputs if output.request_id == number for t in output.token_ids]
+    assert emitted == plain_greedy(model, prompts[0], 8)
+    ends = [output.finish_reason for output in outputs if output.finish_reason]
+    assert sorted(ends) == sorted([FinishReason.ABORT, FinishReason.LENGTH])
+    assert engine.pool.num_free_pages == engine.pool.num_pages

@@ -243,7 +243,8 @@ class Engine:
             A draft of wrong shape, a drafter that serves another engine, a broken invariant.
         """
         try:
-            return self._step()
+            with self._streams.in_step():
+                return self._step()
         except BaseException:
             if self._planner is not None:
                 self._planner.forget()
@@ -327,8 +328,7 @@ class Engine:
 
     def _round(self, requests: list[Request]) -> list[RoundOutput]:
         draft = self.drafter.propose(requests, self.verify_width)
-        recurrent = self.target.is_recurrent
-        check_draft(draft, len(requests), self.verify_width, chains_only=recurrent)
+        check_draft(draft, len(requests), self.verify_width, chains_only=self.target.is_recurrent)
         if self._agreement is not None:
             draft = agreed_draft(self._agreement, draft, self.verify_width, self.target.device)
         prefix_lens = [request.committed_len for request in requests]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from specfast.engine.requests import RoundOutput
 from specfast.status import FinishReason, Status
@@ -23,6 +24,18 @@ class OutputStreams:
         self._cancel = cancel
         self._streams: dict[int, _Stream] = {}
         self._untold: list[RoundOutput] = []
+        self._is_in_step = False
+        self._to_cancel: list[int] = []
+
+    @contextmanager
+    def in_step(self) -> Iterator[None]:
+        """Inside, a stream that ends cancels nothing yet: Python may end one at any time."""
+        self._is_in_step = True
+        try:
+            yield
+        finally:
+            self._is_in_step = False
+            self._cancel_closed()
 
     def read(self, request_ids: Sequence[int]) -> Iterator[RoundOutput]:
         """The outputs of these requests; open from now on, and until it is closed or at its end."""
@@ -42,8 +55,13 @@ class OutputStreams:
                 if stream.unfinished:
                     self._step()
         finally:
-            for request_id in sorted(stream.unfinished):
-                self._cancel(request_id)
+            self._to_cancel += sorted(stream.unfinished)
+            if not self._is_in_step:
+                self._cancel_closed()
+
+    def _cancel_closed(self) -> None:
+        while self._to_cancel:
+            self._cancel(self._to_cancel.pop(0))
 
     def deliver(self, outputs: Sequence[RoundOutput]) -> None:
         """Give outputs to the streams that are open for them."""
