@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from engine.models import tiny_model
-from specfast.drafters import NgramDrafter, PlainDecoding
-from specfast.engine import Engine
+from specfast import SamplingParams
+from specfast.drafters import DraftSlots, NgramDrafter, PlainDecoding
+from specfast.engine import Engine, VerifyTiers
 
 
 class Observing(NgramDrafter):
@@ -42,3 +43,15 @@ def test_incomplete_drafter(base: type, lacking: str) -> None:
 def test_whole_ones_are_taken() -> None:
     for drafter in (NgramDrafter(), Observing(), PlainDecoding()):
         assert Engine(tiny_model(), drafter).drafter is drafter
+
+
+class Silent(PlainDecoding):
+    def draft(self, slots: DraftSlots) -> Any:
+        super().draft(slots)
+
+
+def test_a_draft_that_returns_nothing() -> None:
+    tiers = VerifyTiers([1], 8, capture=False)
+    engine = Engine(tiny_model(head_dim=64), Silent(), tiers=tiers)
+    with pytest.raises(RuntimeError, match="expected draft to return DeviceDrafts, got NoneType"):
+        engine.generate([[1, 2]], SamplingParams(max_new_tokens=4))

@@ -179,7 +179,12 @@ class TierRound:
     def _draft(self, slots: DraftSlots) -> DeviceDrafts:
         if self._form.drafted == "host":
             return DeviceDrafts(self._proposal)
-        return cast(DeviceDrafter, self._place.drafter).draft(slots)
+        drafts = cast(DeviceDrafter, self._place.drafter).draft(slots)
+        if not isinstance(drafts, DeviceDrafts):
+            raise RuntimeError(
+                f"drafter: expected draft to return DeviceDrafts, got {type(drafts).__name__}"
+            )
+        return drafts
 
     def _plan(self, drafts: DeviceDrafts, max_lens: Tensor) -> Tensor:
         """Rows of each request that accept may look at."""
