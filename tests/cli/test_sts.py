@@ -50,6 +50,8 @@ def test_what_one_run_fits_another_one_uses(
     assert written["dataset"] == str(prompt_file)
     # A random drafter is hardly ever right, and a temperature above 1 moves 1.5 towards a half.
     assert temperatures[0] == pytest.approx(10.0)
+    assert "at position 1" in result.stdout
+    assert f"Temperatures written to {sts};" in result.stdout
     result = run("eval", *arguments, "--drafter", drafter, "--sts", sts, "--json", out)
     survival, expected = 1.0, []
     for temperature in temperatures:

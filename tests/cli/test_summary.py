@@ -38,6 +38,10 @@ def test_outputs_that_end_with_their_prefill() -> None:
     summary = summarize(Decoding([generation(round_output([5], last=True))], [0], seconds=0.5))
     assert summary.rounds == summary.tokens_per_round == 0
     assert summary.acceptance_by_position == []
+    console = Console(file=StringIO(), width=80)
+    print_summary(console, "here", summary, None)
+    (line,) = [x for x in console.file.getvalue().splitlines() if "tokens per round" in x]  # type: ignore[attr-defined]
+    assert line.split()[-1] == "-"
 
 
 def test_faults_name_prompt_and_bits() -> None:

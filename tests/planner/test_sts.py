@@ -105,3 +105,10 @@ def test_outcomes_of_other_drafts_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=r"confidence and outcomes \[R, gamma\], got \[2"):
         fit_temperatures(torch.zeros(shape), torch.zeros(other, dtype=torch.int64))
+
+
+def test_positions_at_the_end_of_the_grid() -> None:
+    """At position 1 every temperature says a half, which is right; at 2 none says little enough."""
+    outcomes = torch.tensor([[1, 0], [0, 0]] * 20)
+    fit = fit_temperatures(torch.tensor([[0.0, 1.5]] * 40), outcomes)
+    assert fit.positions_at_limit == [2]

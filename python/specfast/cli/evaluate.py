@@ -176,7 +176,7 @@ def evaluate(
         fit = fit_sts(decoding, confidences, spec.block.num_proposals)
         setting = {**conditions(target), "drafter": drafter, **asdict(params)}
         write_report(fit_sts_path, sts_file(fit, str(prompts), setting))
-        _print_fit(stdout, fit)
+        _print_fit(stdout, fit, fit_sts_path)
     if report is not None:
         write_chart(report, where, evaluation)
     if json_path is not None:
@@ -226,7 +226,7 @@ def _print_evaluation(
         console.print(f"Hint: {sentence}")
 
 
-def _print_fit(console: Console, fit: StsFit) -> None:
+def _print_fit(console: Console, fit: StsFit, path: Path) -> None:
     table = Table(show_edge=False)
     for name in ("position", "temperature", "calibration error before", "and after"):
         table.add_column(name, justify="right")
@@ -235,6 +235,13 @@ def _print_fit(console: Console, fit: StsFit) -> None:
         table.add_row(f"{position}", f"{temperature:.3g}", f"{before:.3f}", f"{after:.3f}")
     console.print()
     console.print(table)
+    if fit.positions_at_limit:
+        where = ", ".join(map(str, fit.positions_at_limit))
+        console.print(
+            f"\nThe best temperature at position {where} is an end of what is tried: such "
+            "confidences say little, or there were few samples."
+        )
+    console.print(f"\nTemperatures written to {path}; --sts reads them.", soft_wrap=True)
 
 
 def _rows(evaluation: Evaluation) -> Iterator[tuple[str, str]]:

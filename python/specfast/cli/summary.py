@@ -80,7 +80,8 @@ def print_summary(
         table.add_column("plain", justify="right")
     table.add_row("tokens", *(f"{s.tokens}" for s in columns))
     table.add_row("rounds", *(f"{s.rounds}" for s in columns))
-    table.add_row("tokens per round", *(f"{s.tokens_per_round:.2f}" for s in columns))
+    rates = (f"{s.tokens_per_round:.2f}" if s.rounds else "-" for s in columns)
+    table.add_row("tokens per round", *rates)
     table.add_row("drafts accepted", f"{speculative.drafts_accepted}/{speculative.drafts_proposed}")
     for position, share in enumerate(speculative.acceptance_by_position, start=1):
         table.add_row(f"  at position {position}", f"{share:.0%}")

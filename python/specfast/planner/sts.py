@@ -29,6 +29,12 @@ class StsFit:
     ece_before: list[float]
     ece_after: list[float]
 
+    @property
+    def positions_at_limit(self) -> list[int]:
+        """Positions, from 1, whose best temperature is the lowest or the highest that is tried."""
+        ends = (min(_GRID), max(_GRID))
+        return [i for i, t in enumerate(self.temperatures, start=1) if t in ends]
+
 
 def fit_temperatures(confidence: Tensor, outcomes: Tensor) -> StsFit:
     """Find the temperatures of the positions one after the other, those before being fixed.
