@@ -173,3 +173,17 @@ def test_a_stream_that_ends_in_the_middle_of_a_step() -> None:
     ends = [output.finish_reason for output in outputs if output.finish_reason]
     assert sorted(ends) == sorted([FinishReason.ABORT, FinishReason.LENGTH])
     assert engine.pool.num_free_pages == engine.pool.num_pages
+
+
+def test_what_is_left_of_an_interrupted_generate_is_cancelled() -> None:
+    engine = Engine(tiny_model(), verify_width=3)
+
+    def interrupted(output: RoundOutput) -> None:
+        if output.request_id == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate([[1, 2], [3, 4], [5]], SamplingParams(max_new_tokens=9), interrupted)
+    assert [output.finish_reason for output in engine.step()] == [FinishReason.ABORT] * 3
+    assert not engine.has_unfinished
+    assert engine.pool.num_free_pages == engine.pool.num_pages

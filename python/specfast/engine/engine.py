@@ -281,17 +281,19 @@ class Engine:
     ) -> list[Generation]:
         """Decode all prompts to their ends; ``on_round`` sees every output as it is decided.
 
-        Raises ValueError as :meth:`add_request` does, before anything is decoded.
+        Raises ValueError as :meth:`add_request` does, before anything is decoded. Where a step or
+        ``on_round`` raises, what is left of the prompts is cancelled.
         """
         requests = [self._intake.new_request(prompt, params) for prompt in prompts]
         self._waiting += requests
         generations = {r.request_id: Generation(r.request_id, list(r.token_ids)) for r in requests}
-        while any(not g.finish_reason for g in generations.values()):
-            for output in self.step():
-                if on_round is not None:
-                    on_round(output)
-                if output.request_id in generations:
-                    generations[output.request_id].append(output)
+        with self._streams.cancelled_if_it_fails(generations):
+            while any(not g.finish_reason for g in generations.values()):
+                for output in self.step():
+                    if on_round is not None:
+                        on_round(output)
+                    if output.request_id in generations:
+                        generations[output.request_id].append(output)
         return list(generations.values())
 
     def stream(
@@ -373,10 +375,7 @@ class Engine:
             request.committed_len = new_len
         if self.check_invariants:
             check_round(requests, prefix_lens, verify_lens, record, self.pool, verified.first_rows)
-        outputs = [
-            until_stop_string(request, output)
-            for request, output in zip(requests, outputs, strict=True)
-        ]
+        outputs = [until_stop_string(*pair) for pair in zip(requests, outputs, strict=True)]
         ended = [r for r, output in zip(requests, outputs, strict=True) if output.finish_reason]
         for request in ended:
             self._leave(request)

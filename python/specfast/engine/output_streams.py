@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from specfast.engine.requests import RoundOutput
@@ -36,6 +36,16 @@ class OutputStreams:
         finally:
             self._is_in_step = False
             self._cancel_closed()
+
+    @contextmanager
+    def cancelled_if_it_fails(self, request_ids: Iterable[int]) -> Iterator[None]:
+        """Inside, an exception cancels these requests: nobody is left who waits for them."""
+        try:
+            yield
+        except BaseException:
+            for request_id in request_ids:
+                self._cancel(request_id)
+            raise
 
     def read(self, request_ids: Sequence[int]) -> Iterator[RoundOutput]:
         """The outputs of these requests; open from now on, and until it is closed or at its end."""
