@@ -1,4 +1,4 @@
-"""Drafters: one file per family, and a loader of public checkpoints."""
+"""Drafters: the families, on the host and on the device, and a loader of public checkpoints."""
 
 from specfast.drafters.base import (
     DeviceDrafter,
