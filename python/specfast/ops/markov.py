@@ -111,16 +111,15 @@ def sample_markov_block(
     Notes
     -----
     Bad data never fails: a token without a row in ``w1`` adds nothing (BAD_TOKEN) and leaves the
-    state as it is, rows and
-    parameters are treated as :func:`sample_rows` treats them.
+    state as it is; rows and parameters are treated as :func:`sample_rows` treats them.
     Numbers: sums are float32. Tokens and records follow from the corrected logits bit for bit as
     in :func:`sample_rows` with ``level`` j. The corrected logits are equal on CPU and CUDA, except
     where ``w1`` is bfloat16 and r a multiple of 32: there CUDA multiplies in tensor cores, whose
     sum may differ from the CPU's in its last bits; it is the same in any batch and slot.
     Devices: CPU, CUDA. Deterministic. Capturable with ``out`` and ``workspace``; one launch for 64
-    requests, or for 16 outside the tensor cores. Cost: ``w2`` once per step and 64 requests, every
-    row of logits read and written once, sampled rows read once more. Source: the Markov heads of
-    DSpark (DeepSpec).
+    requests, or for 16 with a gated or recurrent head and outside the tensor cores. Cost: ``w2``
+    once per step and launch, every row of logits read and written once, sampled rows read once
+    more. Source: the Markov heads of DSpark (DeepSpec).
 
     Examples
     --------
