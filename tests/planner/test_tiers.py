@@ -1,8 +1,6 @@
-"""Tiers, and the slots that they are captured with."""
+"""Tiers, and their rows over the slots."""
 
 from __future__ import annotations
-
-import re
 
 import pytest
 from hypothesis import given
@@ -43,10 +41,3 @@ def test_all_rows_are_in_a_slot(num_slots: int, width: int, data: st.DataObject)
 def test_rows_that_do_not_fit_are_refused(rows: int, slots: int, width: int) -> None:
     with pytest.raises(ValueError, match=f"of {slots} slots, got {rows} rows"):
         CaptureSlots.even(rows, slots, width)
-
-
-def test_a_component_that_needs_blocks_says_so() -> None:
-    CaptureSlots.even(48, 8, 6).require_block("sampler", 6)
-    message = "sampler: expected 8 slots of 6 rows each (48 rows), got [6, 6, 5, 5, 5, 5, 5, 5] (42"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        CaptureSlots.even(42, 8, 6).require_block("sampler", 6)

@@ -33,10 +33,10 @@ class Tiers:
 
 @dataclass(frozen=True)
 class CaptureSlots:
-    """The ragged layout that a tier is captured with: its rows over its request slots.
+    """Rows of a tier over its request slots: what a step of the tier is measured with.
 
-    lens : rows of each slot, at most one apart, the longer ones first. A replay brings lengths of
-           its own; captured ones only have to be legal.
+    lens : rows of each slot, at most one apart, the longer ones first. They are legal lengths to
+           capture with as well; a replay brings its own.
     """
 
     lens: tuple[int, ...]
@@ -57,17 +57,3 @@ class CaptureSlots:
             )
         base, longer = divmod(num_rows, num_slots)
         return cls(tuple(base + (slot < longer) for slot in range(num_slots)))
-
-    def require_block(self, component: str, block: int) -> None:
-        """Refuse a component that reads rows as [slots, block].
-
-        Raises
-        ------
-        ValueError
-            Some slot has another number of rows.
-        """
-        if any(length != block for length in self.lens):
-            raise ValueError(
-                f"{component}: expected {len(self.lens)} slots of {block} rows each "
-                f"({len(self.lens) * block} rows), got {list(self.lens)} ({sum(self.lens)} rows)"
-            )
