@@ -64,17 +64,17 @@ class HostPlan:
     def cut(
         self, requests: Sequence[Request], draft: DraftBatch, max_lens: Sequence[int]
     ) -> tuple[DraftBatch, list[int]]:
-        """The rows of each request, at most ``max_lens``; the draft gets the status of the plan."""
+        """``draft`` with the status of the plan, and rows of each request, at most ``max_lens``."""
         if draft.confidence is None:
             return draft, list(max_lens)
         confidence = draft.confidence[:, : self._num_drafts]
         missing = self._num_drafts - confidence.shape[1]
         within = [min(length, self._num_drafts + 1) for length in max_lens]
-        rows = [request.slot for request in requests]
+        places = [request.slot for request in requests]
         generations = [request.request_id + 1 for request in requests]
         # How long drafts are may depend on what they are, and the budget must not.
         possible = [min(self._num_drafts + 1, request.tokens_left) for request in requests]
-        plan = self._planner.plan(rows, generations, possible)
+        plan = self._planner.plan(places, generations, possible)
         device, temperatures = confidence.device, draft.temperatures
         if temperatures is not None:
             temperatures = pad(temperatures[..., : self._num_drafts], (0, missing), value=1)
@@ -86,8 +86,8 @@ class HostPlan:
             temperatures=temperatures,
             max_lens=torch.tensor(within, dtype=torch.int32, device=device),
         )
-        places = torch.tensor(rows, device=device)
-        self._planner.publish(schedule, places, rows, generations)
+        places_on_device = torch.tensor(places, device=device)
+        self._planner.publish(schedule, places_on_device, places, generations)
         lens, flags = torch.stack([schedule.verify_lens, schedule.status]).tolist()
         met = draft.status or [0] * len(flags)
         status = [one | other for one, other in zip(met, flags, strict=True)]

@@ -23,7 +23,7 @@ class _Flight:
 
     ended : ids of requests that the device has ended: they have no rows any more
     stalled : ids of requests that go on and got no row, which no flight can mend
-    places : int64 [B]    on the device, where each slot's survivals go in the planner's relay
+    places_on_device : int64 [B]    where each slot's survivals go in the planner's relay
     """
 
     requests: list[Request]
@@ -31,7 +31,7 @@ class _Flight:
     num_slots: int
     ended: set[int]
     stalled: set[int]
-    places: Tensor | None = None
+    places_on_device: Tensor | None = None
     launched: LaunchedRound | None = None
 
     def read(self, requests: Sequence[Request]) -> tuple[list[Request], VerifiedRound]:
@@ -154,27 +154,32 @@ class RunAhead:
         self._graphs.at(form, tier)
         self._begin(requests)
         self._graphs.load(requests, None, [self._width] * len(requests), tier)
-        num_slots, places = tier.num_requests, None
+        num_slots, places_on_device = tier.num_requests, None
         if self._planner is not None:
-            slots = [request.slot for request in requests]
-            slots += [self._planner.padding_row] * (num_slots - len(slots))
-            places = torch.tensor(slots, device=self._graphs.device)
-        return self._launch(_Flight(list(requests), form, num_slots, set(), set(), places))
+            places = [request.slot for request in requests]
+            places += [self._planner.padding_row] * (num_slots - len(places))
+            places_on_device = torch.tensor(places, device=self._graphs.device)
+        flight = _Flight(list(requests), form, num_slots, set(), set(), places_on_device)
+        return self._launch(flight)
 
     def _launch(self, flight: _Flight) -> _Flight:
         """The same batch, one round on."""
         tiers = self._graphs.tiers.of_size(flight.num_slots)
         uniform = self._graphs.at(flight.form, tiers[-1])
-        if self._planner is None or flight.places is None or not uniform.round.has_confidence:
+        if (
+            self._planner is None
+            or flight.places_on_device is None
+            or not uniform.round.has_confidence
+        ):
             return replace(flight, launched=uniform.launch())
-        rows = [request.slot for request in flight.requests]
+        places = [request.slot for request in flight.requests]
         generations = [request.request_id + 1 for request in flight.requests]
-        plan = self._planner.plan(rows, generations, [self._width] * len(rows))
+        plan = self._planner.plan(places, generations, [self._width] * len(places))
         # The planner knows the tiers of other batch sizes as well.
         holding = [t for t in tiers if plan.tier is not None and t.num_rows >= plan.tier]
         captured = self._graphs.at(flight.form, [*holding, tiers[-1]][0])
         round_, everything = captured.round, flight.num_slots * self._width
         round_.inputs.budget.fill_(everything if plan.budget is None else plan.budget)
         launched = captured.launch()
-        self._planner.publish(round_.schedule, flight.places, rows, generations)
+        self._planner.publish(round_.schedule, flight.places_on_device, places, generations)
         return replace(flight, launched=launched)

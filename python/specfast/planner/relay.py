@@ -190,9 +190,9 @@ class ConfidenceRelay:
         self._current.index_copy_(0, rows_on_device, survival)
         for row, generation in zip(rows, generations, strict=True):
             self._generations[row] = generation
-        slot = self.num_published % len(self._ring)
-        done = self._copies.start(self._current, self._buffers[slot])
-        self._ring[slot] = _Publication(self._buffers[slot], list(self._generations), done)
+        turn = self.num_published % len(self._ring)
+        done = self._copies.start(self._current, self._buffers[turn])
+        self._ring[turn] = _Publication(self._buffers[turn], list(self._generations), done)
         self.num_published += 1
 
     def read(self, rows: Sequence[int], generations: Sequence[int]) -> LaggedSurvival | None:
