@@ -33,8 +33,8 @@ from specfast.status import Status
 class DeviceChains(Protocol):
     """What a family keeps of all requests of an engine; nothing is read on the host.
 
-    A request is its row of the page table, ``requests`` int32 [B]; ``lens`` int32 [B] positions of
-    it are committed.
+    ``requests`` int32 [B] are ``DraftSlots.slots``, rows of the page table; ``lens`` int32 [B] are
+    ``DraftSlots.prefix_lens``, positions of each that are committed.
     """
 
     def extend(
@@ -98,7 +98,7 @@ class DeviceTrainedDrafter:
         if isinstance(model, DFlashModel):
             num_drafts = min(num_drafts, model.block_spec.num_proposals)
         self.num_drafts = num_drafts
-        # Drafts on a path.
+        # Drafts of the longest path; fewer than all of them in a tree.
         self._depth = num_drafts
         self._temperatures: Tensor | None = None
         if temperatures is not None:

@@ -1,4 +1,4 @@
-"""Keys and values of a drafter's layers in the engine's pages: no host, no length that is known."""
+"""Keys and values of a drafter's layers in the engine's pages; lengths are on the device alone."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ class PagedRows:
     Lifetime: all of it is allocated here, and keeps its address.
 
     num_scratch_rows : int    that a request drafts behind its committed ones at most
+    keys, values : of each layer [slots, kv_heads, head_dim]: those of the engine's pages, then of
+                   the scratch pages by request, then a page whose first slot is padding_slot
+    scratch_pages : int       of each request
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class PagedRows:
             spec.num_heads,
             spec.num_kv_heads,
             spec.head_dim,
+            # Keys of a request on average, if all requests fill the pool.
             min(self.num_columns, -(-pages.pool_size // self.num_requests)) * pages.page_size,
             device,
         )
@@ -88,7 +92,7 @@ class PagedWindow:
     counts : int32 [B]              rows that exist; the others are not written, neither see nor are
                                     seen, and are zeros
     positions : int64 [B, n]
-    slots : int64 [B * n]           where they are written
+    slots : int64 [B * n]           slots of ``rows.keys`` where they are written
 
     In a :meth:`level` n counts the new rows alone.
     """
@@ -132,9 +136,9 @@ class PagedWindow:
         ]
 
     def level(self, ancestors: Tensor) -> PagedWindow:
-        """The first rows as nodes of trees, of which the last m are new and the others are written.
+        """The first rows as nodes of trees: the last m of them are new, the others written already.
 
-        ``ancestors`` bool [B, m, rows] says which rows each new one sees.
+        ``ancestors`` bool [B, m, rows] says which of these rows each new one sees.
         """
         batch, count, num_rows = ancestors.shape
         num_old = num_rows - count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -105,7 +105,8 @@ def _states(layer: LinearAttentionLayer) -> list[tuple[bool, Tensor]]:
     return [(is_window, state) for is_window, state in states if state is not None]
 
 
-def _holding(states: Any) -> LinearAttentionLayer:
+def _holding(states: Iterable[tuple[bool, Tensor]]) -> LinearAttentionLayer:
+    """What :func:`_states` takes apart."""
     layer = LinearAttentionLayer()
     for is_window, state in states:
         if is_window:
