@@ -31,7 +31,7 @@ from specfast.drafters import (
 from specfast.drafters.checkpoint import DrafterSpec
 from specfast.drafters.eagle import EagleModel
 from specfast.engine import Engine, RoundOutput, VerifyTiers
-from specfast.engine.verify_graphs import MAX_REQUESTS
+from specfast.ops.attention import MAX_ATTENTION_REQUESTS
 from specfast.planner import read_temperatures
 from specfast.sampling_params import SamplingParams
 
@@ -233,8 +233,8 @@ def _tiers(
         raise CliError(
             f"--tiers must hold the batch of {batch_size} prompts, got {options.tiers[-1]} at most"
         )
-    if options.tiers[-1] > MAX_REQUESTS:
-        raise CliError(f"--tiers must be {MAX_REQUESTS} or less, got {options.tiers[-1]}")
+    if options.tiers[-1] > MAX_ATTENTION_REQUESTS:
+        raise CliError(f"--tiers must be {MAX_ATTENTION_REQUESTS} or less, got {options.tiers[-1]}")
     return VerifyTiers(options.tiers, width, capture=capture)
 
 

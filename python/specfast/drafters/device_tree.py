@@ -8,9 +8,9 @@ from specfast.drafters.base import DeviceDrafts, DraftPages, DraftSlots
 from specfast.drafters.device_trained import DeviceTrainedDrafter, is_live, padded
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.paged_pairs import PagedChains
-from specfast.drafters.paged_rows import MAX_ROWS
 from specfast.drafters.tree_choice import best_tree
 from specfast.drafters.tree_drafter import checked_topk
+from specfast.ops.attention import MAX_ATTENTION_ROWS
 from specfast.status import Status
 
 
@@ -44,10 +44,10 @@ class DeviceTreeDrafter(DeviceTrainedDrafter):
         super().__init__(model, num_nodes - 1)
         self._depth = min(depth, num_nodes - 1)
         self._num_expanded = self.topk * (self._depth - 1)
-        if self._num_expanded > MAX_ROWS:
+        if self._num_expanded > MAX_ATTENTION_ROWS:
             raise ValueError(
-                f"DeviceTreeDrafter: expected at most {MAX_ROWS} expanded nodes topk (depth - 1), "
-                f"got {self._num_expanded}"
+                f"DeviceTreeDrafter: expected at most {MAX_ATTENTION_ROWS} expanded nodes "
+                f"topk (depth - 1), got {self._num_expanded}"
             )
 
     def attach(self, pages: DraftPages) -> None:

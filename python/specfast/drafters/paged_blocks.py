@@ -12,8 +12,9 @@ from specfast.drafters.checkpoint.spec import SpanSpec
 from specfast.drafters.checkpoint.weights import EMBEDDING
 from specfast.drafters.dflash import DFlashModel
 from specfast.drafters.draws import ChainDrafts, DraftSampler
-from specfast.drafters.paged_rows import MAX_ROWS, PagedRows, PagedWindow
+from specfast.drafters.paged_rows import PagedRows, PagedWindow
 from specfast.kv_layout import KvBuffer, KvLayout
+from specfast.ops.attention import MAX_ATTENTION_ROWS
 
 
 class ContextProjection:
@@ -108,8 +109,8 @@ class PagedContexts:
 def why_not_paged(model: DFlashModel) -> str | None:
     """Why the blocks of ``model`` cannot be in pages; None if they can."""
     block = model.block_spec
-    if block.num_rows > MAX_ROWS:
-        return f"blocks of {block.num_rows} rows; at most {MAX_ROWS} are known"
+    if block.num_rows > MAX_ATTENTION_ROWS:
+        return f"blocks of {block.num_rows} rows; at most {MAX_ATTENTION_ROWS} are known"
     for layer, span in enumerate(block.spans):
         # ``ops.verify_attention`` cuts what is before a row by the window, not what is behind it.
         if not span.causal and span.window is not None and span.window < block.num_rows:

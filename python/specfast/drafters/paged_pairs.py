@@ -11,7 +11,8 @@ from specfast.drafters.draws import ChainDrafts, DraftSampler
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle_chain import draft_pairs
 from specfast.drafters.eagle_tree import Frontier, TreeCandidates, expand
-from specfast.drafters.paged_rows import MAX_ROWS, PagedRows, PagedWindow
+from specfast.drafters.paged_rows import PagedRows, PagedWindow
+from specfast.ops.attention import MAX_ATTENTION_ROWS
 
 
 class PagedChains:
@@ -34,8 +35,8 @@ class PagedChains:
     ) -> None:
         table = self.rows.committed_pages(requests)
         # Prompts are longer than what an attention takes at once.
-        for first in range(0, taps.shape[1], MAX_ROWS):
-            part = slice(first, first + MAX_ROWS)
+        for first in range(0, taps.shape[1], MAX_ATTENTION_ROWS):
+            part = slice(first, first + MAX_ATTENTION_ROWS)
             tokens, features = next_tokens[:, part], self._model.features(taps[:, part])
             width = tokens.shape[1]
             here = (counts - first).clamp(0, width)

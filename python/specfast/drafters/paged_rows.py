@@ -11,9 +11,8 @@ from torch.nn import functional
 from specfast import ops
 from specfast.drafters.base import DraftPages
 from specfast.drafters.checkpoint.spec import BackboneSpec, SpanSpec
+from specfast.ops.attention import MAX_ATTENTION_ROWS
 
-# Rows of a request that ``ops.verify_attention`` takes.
-MAX_ROWS = 128
 EVERYTHING_BEFORE = SpanSpec(causal=True, window=None)
 
 
@@ -56,7 +55,7 @@ class PagedRows:
         self.keys, self.values = storage(), storage()
         self.workspace = ops.verify_attention_workspace(
             self.num_requests,
-            min(max(num_scratch_rows, 1), MAX_ROWS),
+            min(max(num_scratch_rows, 1), MAX_ATTENTION_ROWS),
             spec.num_heads,
             spec.num_kv_heads,
             spec.head_dim,

@@ -15,9 +15,8 @@ from specfast.drafters.trained import TrainedDrafter, draft_status
 from specfast.drafters.tree_choice import best_tree
 from specfast.drafters.tree_sampler import TreeSampler
 from specfast.drafters.tree_shape import TreeShape
-
-_MOST_CHILDREN = 32  # as ``ops.expand_frontier`` takes them
-_MOST_CANDIDATES = 8192  # as ``ops.select_draft_tokens`` takes them
+from specfast.ops.frontier import MAX_CHILDREN
+from specfast.ops.tree import MAX_CANDIDATES
 
 
 class TreeDrafter(TrainedDrafter):
@@ -158,13 +157,13 @@ def checked_topk(model: EagleModel, num_nodes: int, topk: int, depth: int) -> in
             raise ValueError(
                 f"TreeDrafter: expected {name} >= {least}, a whole number, got {value}"
             )
-    if topk > _MOST_CHILDREN:
-        raise ValueError(f"TreeDrafter: expected topk <= {_MOST_CHILDREN}, got {topk}")
+    if topk > MAX_CHILDREN:
+        raise ValueError(f"TreeDrafter: expected topk <= {MAX_CHILDREN}, got {topk}")
     topk = min(topk, model.spec.draft_vocab_size)
     candidates = topk + (min(depth, num_nodes - 1) - 1) * topk**2
-    if candidates > _MOST_CANDIDATES:
+    if candidates > MAX_CANDIDATES:
         raise ValueError(
-            f"TreeDrafter: expected at most {_MOST_CANDIDATES} candidates topk + (depth - 1) "
+            f"TreeDrafter: expected at most {MAX_CANDIDATES} candidates topk + (depth - 1) "
             f"topk², got {candidates}"
         )
     return topk

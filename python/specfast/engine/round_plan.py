@@ -11,9 +11,8 @@ from torch.nn.functional import pad
 from specfast.drafters.base import DraftBatch
 from specfast.engine.requests import Request
 from specfast.engine.verify_graphs import VerifyGraphs
+from specfast.ops.plan import MAX_SCHEDULED_DRAFTS
 from specfast.planner import Planning, Tiers, VerifyPlanner
-
-_MOST_DRAFTS = 24576  # as ``ops.schedule_verify_lens`` takes them
 
 
 def planner_for(
@@ -31,10 +30,10 @@ def planner_for(
         return None
     slots = max(max_batch_size, *(tier.num_requests for tier in graphs.tiers.tiers))
     most = slots * max(graphs.tiers.width - 1, 1)
-    if most > _MOST_DRAFTS:
+    if most > MAX_SCHEDULED_DRAFTS:
         raise ValueError(
-            f"Engine: expected tiers of at most {_MOST_DRAFTS} drafts in all for planning, got "
-            f"{slots} requests of {graphs.tiers.width - 1}"
+            f"Engine: expected tiers of at most {MAX_SCHEDULED_DRAFTS} drafts in all for planning, "
+            f"got {slots} requests of {graphs.tiers.width - 1}"
         )
     if planning.table is not None:
         planning.table.require(graphs.sps_setting(is_eager))

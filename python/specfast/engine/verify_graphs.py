@@ -26,15 +26,12 @@ from specfast.engine.tier_round import RoundPlace, TierRound
 from specfast.engine.verified_round import VerifiedRound
 from specfast.engine.verify_tiers import VerifyTier, VerifyTiers
 from specfast.engine.window_attention import attention_workspace, unsupported_attention
+from specfast.ops.attention import MAX_ATTENTION_REQUESTS, MAX_ATTENTION_ROWS
 from specfast.planner import PlannerMode, SpsSetting
 from specfast.sampling import Proposal
 
 _logger = logging.getLogger(__name__)
 
-
-# Rows of a request and requests that ``ops.verify_attention`` takes.
-MAX_ROWS = 128
-MAX_REQUESTS = 1024
 # A round's record is read at the latest after the next round was launched.
 _RECORDS_IN_FLIGHT = 2
 
@@ -156,13 +153,16 @@ class VerifyGraphs:
             raise ValueError(
                 "drafter: expected chains for a target with recurrent layers, got one of trees"
             )
-        if tiers.width > MAX_ROWS:
+        if tiers.width > MAX_ATTENTION_ROWS:
             raise ValueError(
-                f"expected tiers of at most {MAX_ROWS} rows per request, got {tiers.width}"
+                f"expected tiers of at most {MAX_ATTENTION_ROWS} rows per request, "
+                f"got {tiers.width}"
             )
         most = max(tier.num_requests for tier in tiers.tiers)
-        if most > MAX_REQUESTS:
-            raise ValueError(f"expected tiers of at most {MAX_REQUESTS} requests, got {most}")
+        if most > MAX_ATTENTION_REQUESTS:
+            raise ValueError(
+                f"expected tiers of at most {MAX_ATTENTION_REQUESTS} requests, got {most}"
+            )
         self.tiers = tiers
         self.device = target.device
         self._on_gpu = target.device.type == "cuda"

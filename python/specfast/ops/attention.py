@@ -9,9 +9,11 @@ from specfast.ops._fakes import register_in_place
 
 __all__ = ["verify_attention", "verify_attention_workspace"]
 
-# csrc/core/attention_params.h and attention_plan.cuh: rows of a request, positions of a chunk and a
-# span, places for counters, and as many single chunks as are shared out at most.
-_MAX_ROWS = 128
+# csrc/core/attention_params.h: rows of a request, and requests.
+MAX_ATTENTION_ROWS = 128
+MAX_ATTENTION_REQUESTS = 1024
+# csrc/core/attention_plan.cuh: positions of a chunk and a span, places for counters, and as many
+# single chunks as are shared out at most.
 _CHUNK_KEYS = 512
 _SPAN_KEYS = 2048
 _COUNTERS = 32768
@@ -187,7 +189,7 @@ def verify_attention_workspace(
     place = torch.device(device) if device is not None else torch.get_default_device()
     if place.type != "cuda":
         return None
-    rows = min(max_rows, _MAX_ROWS) * num_heads // num_kv_heads
+    rows = min(max_rows, MAX_ATTENTION_ROWS) * num_heads // num_kv_heads
     tile = 64 if rows <= 64 or head_dim == 256 else 128
     units = batch_size * num_kv_heads * -(-rows // tile)
     parts = max(

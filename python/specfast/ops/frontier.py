@@ -10,7 +10,8 @@ from specfast.records import ExpandedFrontier
 
 __all__ = ["expand_frontier"]
 
-_MOST_CHILDREN = 32
+# BestTokens::kMost in csrc/core/best_tokens.h
+MAX_CHILDREN = 32
 
 
 def expand_frontier(
@@ -87,7 +88,7 @@ def expand_frontier(
     if out is None:
         # Of any rank and size: the op has the sentence for a wrong one.
         batch_size, num_nodes = (0, 0, *logits.shape)[-3:-1]
-        count = min(max(topk, 0), _MOST_CHILDREN)
+        count = min(max(topk, 0), MAX_CHILDREN)
         out = ExpandedFrontier.empty(batch_size, num_nodes, count, logits.device)
     torch.ops.specfast.expand_frontier(
         logits,

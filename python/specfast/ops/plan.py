@@ -14,6 +14,9 @@ __all__ = ["build_verify_window", "schedule_verify_lens"]
 
 ConfidenceForm = Literal["survival", "confidence", "logits"]
 
+# csrc/ops/schedule_verify_lens.h
+MAX_SCHEDULED_DRAFTS = 24576
+
 
 def schedule_verify_lens(
     confidence: Tensor,

@@ -10,6 +10,9 @@ from specfast.records import MaskMode, TreeRecord
 
 __all__ = ["build_tree", "select_and_build_tree", "select_draft_tokens", "tree_from_parents"]
 
+# csrc/core/candidate_lists.h
+MAX_CANDIDATES = 8192
+
 
 def select_draft_tokens(
     scores: Tensor,
