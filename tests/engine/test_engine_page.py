@@ -35,7 +35,7 @@ def examples(section: str) -> list[str]:
 def test_an_engine_with_tiers(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model(head_dim=64)
     names: dict[str, Any] = {"model": model, "drafter": NgramDrafter()}
-    exec(examples("The engine on a GPU")[0], names)
+    exec(examples("Rounds at tiers")[0], names)
     engine: Engine = names["engine"]
     (captured,) = examples("One replay")
     exec(captured, names)
