@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from specfast import ops
 from specfast.drafters.base import DraftRequest
-from specfast.drafters.sampling import sampling_rules
+from specfast.drafters.sampling import prefix_lens_of, sampling_rules
 from specfast.ops.markov import MarkovKind
 from specfast.sampling import Proposal, RowRecord, SampledRows, SamplingRules, SelectedWalk
 from specfast.status import Status
@@ -68,9 +68,7 @@ class DraftSampler:
     @classmethod
     def of(cls, requests: Sequence[DraftRequest], device: torch.device) -> DraftSampler:
         """With each request's own temperature, filters and random numbers."""
-        lens = [len(request.token_ids) - 1 for request in requests]
-        prefix_lens = torch.tensor(lens, dtype=torch.int32, device=device)
-        return cls(sampling_rules(requests, device), prefix_lens)
+        return cls(sampling_rules(requests, device), prefix_lens_of(requests, device))
 
     @classmethod
     def greedy(cls, batch_size: int, device: torch.device) -> DraftSampler:

@@ -1,4 +1,4 @@
-"""The sampling rules of a batch of requests, as the ops take them."""
+"""What draws need of a batch of requests, as the ops take it: rules, and prefix lengths."""
 
 from __future__ import annotations
 
@@ -33,6 +33,12 @@ def sampling_rules(requests: Sequence[DraftRequest], device: torch.device) -> Sa
         top_p=columns["top_p"],
         min_p=columns["min_p"],
     )
+
+
+def prefix_lens_of(requests: Sequence[DraftRequest], device: torch.device) -> Tensor:
+    """int32 [B]: committed KV lengths, which are the positions of the anchors."""
+    lens = [len(request.token_ids) - 1 for request in requests]
+    return torch.tensor(lens, dtype=torch.int32, device=device)
 
 
 def seed_word(seed: int) -> int:

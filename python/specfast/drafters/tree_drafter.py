@@ -11,6 +11,7 @@ from specfast.drafters.base import DraftBatch, DraftRequest
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle_chain import EagleChain
 from specfast.drafters.eagle_tree import Frontier, draw, expand
+from specfast.drafters.sampling import prefix_lens_of
 from specfast.drafters.trained import TrainedDrafter, draft_status
 from specfast.drafters.tree_choice import best_tree
 from specfast.drafters.tree_sampler import TreeSampler
@@ -37,6 +38,7 @@ class TreeDrafter(TrainedDrafter):
     depth : int
         Levels behind the anchor at most; further limited by what requests may still emit.
     drawn : bool
+        Whether a batch with a request that samples gets drawn trees.
     budget : int, optional
         Drafts of a round over the whole batch, the anchors not counted. The likeliest ones of all
         requests are verified; trees that are drawn get equal shares, since what was drawn must not
@@ -99,13 +101,10 @@ class TreeDrafter(TrainedDrafter):
         self, requests: Sequence[DraftRequest], num_nodes: int, depth: int, limits: list[int]
     ) -> DraftBatch:
         candidates = expand(self._frontier(requests), self.topk, depth)
-        prefix_lens = torch.tensor(
-            [len(r.token_ids) - 1 for r in requests], dtype=torch.int32, device=self.model.device
-        )
         tree, nodes = best_tree(
             candidates,
             self._anchors(requests)[:, 0],
-            prefix_lens,
+            prefix_lens_of(requests, self.model.device),
             candidates.num_usable.new_tensor(limits),
             topk=self.topk,
             num_nodes=num_nodes,

@@ -10,7 +10,7 @@ from torch import Tensor
 from specfast import ops
 from specfast.drafters.base import DraftRequest
 from specfast.drafters.draws import UNUSABLE
-from specfast.drafters.sampling import sampling_rules
+from specfast.drafters.sampling import prefix_lens_of, sampling_rules
 from specfast.sampling import Proposal, RowRecord
 
 
@@ -24,8 +24,7 @@ class TreeSampler:
     """
 
     def __init__(self, requests: Sequence[DraftRequest], device: torch.device) -> None:
-        lens = [len(request.token_ids) - 1 for request in requests]
-        self._prefix_lens = torch.tensor(lens, dtype=torch.int32, device=device)
+        self._prefix_lens = prefix_lens_of(requests, device)
         self._rules = sampling_rules(requests, device)
         self._logits: list[Tensor] = []
         self._records: list[Tensor] = []
