@@ -68,8 +68,8 @@ class Engine:
         own.
     tiers : VerifyTiers, optional
         Sizes that verify rounds are padded to and, on a GPU, captured for as CUDA Graphs (see
-        :class:`~specfast.engine.verify_graphs.VerifyGraphs`). Absent: every round is laid out by
-        itself and runs kernel by kernel.
+        :class:`~specfast.engine.verify_graphs.VerifyGraphs`). Absent, and with an ``agreement``:
+        every round is laid out by itself and runs kernel by kernel.
     planning : Planning, optional
         How many drafts a round verifies, where ``drafter`` has confidences; needs ``tiers``.
     state_adapter : StateAdapter, optional
@@ -82,7 +82,8 @@ class Engine:
     Raises
     ------
     ValueError
-        A size below 1, a model that is no target, half a drafter, an SPS table of another setting.
+        A size below 1, a model that is no target, half a drafter, tiers that the target cannot have;
+        planning without tiers, in a mode not for this drafter, by an SPS table of another setting.
 
     Notes
     -----

@@ -40,7 +40,8 @@ def inject_context_kv(
     keys_values : float32 | bfloat16 | float16 [B, S, L, 2, H, D] | [R, L, 2, H, D]
         Per row and layer, the keys (0) and values (1) of its H KV heads, as they are projected; any
         strides but that of the last dimension. The rows of a request begin with its committed
-        ones; with ``accept_index``, rows are numbered over the batch.
+        ones; with ``accept_index``, rows are numbered over the batch. L <= 512, D <= 1024,
+        S L H < 2^30.
     layout : KvLayout
         The drafter's cache: buffers of keys and values of layer 0, of layer 1, and so on, each
         [slots, H, D] or [pages, slots of a page, H, D] (``KvBuffer.nhd``, ``hnd`` or ``paged``) of
@@ -60,7 +61,7 @@ def inject_context_kv(
     k_norm_weight : float32 [L, D], optional
         Of the RMSNorm over each head of the keys. Absent: keys are not normalised.
     eps : float
-        Of that norm, added to the mean square.
+        Of that norm, added to the mean square; in [0, 1].
     accept_index : int32 [B, S], optional
         Committed rows, numbered over the batch; what follows them is not read. Any row stride.
     page_table_rows : int32 [B], optional
@@ -91,7 +92,7 @@ def inject_context_kv(
     weight``, then ``x * cos - y * sin`` and ``y * cos + x * sin``. The squares are added up in an
     order that is fixed.
     Devices: CPU, CUDA; equal bits. Deterministic, and independent of batch, slot and padding.
-    Capturable with ``status``; one launch for at most 512 layers.
+    Capturable with ``status``; one launch.
     Cost: reads and writes the keys and values of each committed row once.
     Source: the context of DFlash (z-lab) and DSpark.
 

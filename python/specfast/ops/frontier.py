@@ -39,8 +39,8 @@ def expand_frontier(
     topk : int
         k, children of a node and nodes of the next frontier; k <= 32 and k <= ``vocab_size``.
     first_candidate : int
-        Candidates of the tree before this level: 0, then k, then k² more per level. ``parent_list``
-        counts from it.
+        Candidates of the tree before this level: 0, then k, then k² more per level; at most 2^30.
+        ``parent_list`` counts from it.
     vocab_size : int, optional
         Columns at or past it do not count; V if absent.
     d2t : int64 [V], optional
