@@ -82,7 +82,7 @@ class Engine:
     Raises
     ------
     ValueError
-        A size below 1, a model that is no target, half a drafter, tiers that the target cannot have;
+        A size below 1, a model that is no target, half a drafter, tiers not for this target;
         planning without tiers, in a mode not for this drafter, by an SPS table of another setting.
 
     Notes
