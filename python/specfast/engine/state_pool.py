@@ -10,10 +10,8 @@ from torch import Tensor, nn
 from specfast import ops
 from specfast.engine.state_adapter import ChainRows, StateAdapter, StateItem
 from specfast.engine.target import Target
+from specfast.ops.state import MAX_STATE_BUFFERS
 from specfast.records import AcceptRecord
-
-# What ``ops.commit_state`` takes in one launch.
-_MAX_BUFFERS = 256
 
 
 class StatePool:
@@ -78,10 +76,10 @@ class RowStates:
         """Bring the requests to where the target agreed; ``record.accept_index`` names rows."""
         states = [s.contiguous()[None] for name in self._pool.states for s in self._after[name]]
         pools = [p[None] for of_layer in self._pool.states.values() for p in of_layer]
-        for first in range(0, len(states), _MAX_BUFFERS):
+        for first in range(0, len(states), MAX_STATE_BUFFERS):
             ops.commit_state(
-                states[first : first + _MAX_BUFFERS],
-                pools[first : first + _MAX_BUFFERS],
+                states[first : first + MAX_STATE_BUFFERS],
+                pools[first : first + MAX_STATE_BUFFERS],
                 record.accept_index,
                 record.commit_lens,
                 self._slots,

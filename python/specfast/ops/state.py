@@ -11,6 +11,9 @@ from specfast.ops._fakes import register_in_place
 
 __all__ = ["commit_state"]
 
+# csrc/ops/commit_state.h
+MAX_STATE_BUFFERS = 256
+
 
 def commit_state(
     states: Sequence[Tensor],
@@ -34,7 +37,7 @@ def commit_state(
     states : sequence of Tensor [L, R, \\*item]
         What layers hold after each verify row: recurrent states, windows of a convolution, scales.
         Any dtype; an item's elements lie as in a contiguous tensor, layers and rows at any stride.
-        Equal R in all of them; layers that lie apart are buffers with L = 1.
+        Equal R in all of them; layers that lie apart are buffers with L = 1. At most 256.
     pools : sequence of Tensor [L, slots, \\*item]
         One for each of ``states``, of its dtype; changed in place. Equal numbers of slots.
     accept_index : int32 [B, S]
@@ -64,7 +67,7 @@ def commit_state(
     row outside [0, R), a slot outside [0, slots). Slots of different requests are not compared;
     states and pools share no bytes.
     Devices: CPU, CUDA; equal bytes. Deterministic, and independent of batch, slot and padding.
-    Capturable with ``status``; one launch for at most 256 buffers.
+    Capturable with ``status``; one launch.
     Cost: reads and writes a slot's bytes once per request that commits anything.
     Source: speculative decoding over recurrent layers (arXiv:2408.15237).
 
