@@ -153,7 +153,7 @@ class DraftSlots:
     tokens_left : int32 [B]        that the request may still emit: more rows are wasted
     prefix_lens : int32 [B]        committed KV length, which is the anchor's position
     slots : int32 [B]              ``DraftRequest.slot`` of each, its row of ``pages``
-    pages : int32 [S, num_pages]   the engine's page table
+    pages : int32 [S, num_pages]   the engine's page table, ``DraftPages.table``
     page_size : int                positions of a page
     sampling : SamplingRules       how the target's tokens are chosen, filters included
     is_sampled : bool              whether any request is sampled: only then a proposal is used
