@@ -135,7 +135,7 @@ def test_the_generation_is_that_of_the_copy() -> None:
 def test_padded_slots_publish_nothing() -> None:
     relay = ConfidenceRelay(2, 2, CPU, lag=1)
     survival = torch.tensor([[0.5, 0.25], [0.0, 0.0], [0.0, 0.0]])
-    rows = torch.tensor([1, relay.padding_row, relay.padding_row])
+    rows = torch.tensor([1, relay.padding_place, relay.padding_place])
     relay.publish(survival, rows, [1], [5])
     assert firsts(relay.read([0, 1], [3, 5])) == [1.0, 0.5]
 

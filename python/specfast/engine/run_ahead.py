@@ -157,7 +157,7 @@ class RunAhead:
         num_slots, places_on_device = tier.num_requests, None
         if self._planner is not None:
             places = [request.slot for request in requests]
-            places += [self._planner.padding_row] * (num_slots - len(places))
+            places += [self._planner.padding_place] * (num_slots - len(places))
             places_on_device = torch.tensor(places, device=self._graphs.device)
         flight = _Flight(list(requests), form, num_slots, set(), set(), places_on_device)
         return self._launch(flight)

@@ -85,9 +85,9 @@ class VerifyPlanner:
 
     A round is::
 
-        plan = planner.plan(rows, generations, max_lens)       # host; before or beside the drafter
+        plan = planner.plan(places, generations, max_lens)     # host; before or beside the drafter
         schedule = planner.schedule(plan, confidence, ...)     # device, once drafts are there
-        planner.publish(schedule, rows_on_device, rows, generations)
+        planner.publish(schedule, places_on_device, places, generations)
 
     Everybody verifies all that ``max_lens`` allows (the uniform layout) where there is no SPS
     table, in the mode "static", or when the survivals of ``lag`` rounds ago have not arrived.
@@ -145,18 +145,18 @@ class VerifyPlanner:
         self._fill_tier = fill_tier
 
     @property
-    def padding_row(self) -> int:
+    def padding_place(self) -> int:
         """Place of padded slots in :meth:`publish`."""
-        return self._relay.padding_row
+        return self._relay.padding_place
 
     def plan(
-        self, rows: Sequence[int], generations: Sequence[int], max_lens: Sequence[int]
+        self, places: Sequence[int], generations: Sequence[int], max_lens: Sequence[int]
     ) -> VerifyPlan:
         """Decide budget and tier from earlier rounds alone.
 
         Parameters
         ----------
-        rows, generations : B ints
+        places, generations : B ints
             Place of each request in the pool and who has it, as in ``ConfidenceRelay.publish``.
         max_lens : B ints
             Rows that each request may verify, the anchor included.
@@ -166,7 +166,7 @@ class VerifyPlanner:
             return VerifyPlan(None, uniform_tier, "static")
         if self._table is None:
             return VerifyPlan(None, uniform_tier, "no SPS table")
-        lagged = self._relay.read(rows, generations)
+        lagged = self._relay.read(places, generations)
         if lagged is None:
             return VerifyPlan(None, uniform_tier, f"no survivals of {self._relay.lag} rounds ago")
         budget = choose_budget(
@@ -221,12 +221,12 @@ class VerifyPlanner:
     def publish(
         self,
         schedule: VerifySchedule,
-        rows_on_device: Tensor,
-        rows: Sequence[int],
+        places_on_device: Tensor,
+        places: Sequence[int],
         generations: Sequence[int],
     ) -> None:
         """Keep this round's survivals for the plans to come; see ``ConfidenceRelay.publish``."""
-        self._relay.publish(schedule.survival, rows_on_device, rows, generations)
+        self._relay.publish(schedule.survival, places_on_device, places, generations)
 
     def forget(self) -> None:
         """Plan without what was published so far; see ``ConfidenceRelay.forget``."""

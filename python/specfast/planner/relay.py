@@ -152,8 +152,8 @@ class ConfidenceRelay:
         self._ring: list[_Publication | None] = [None] * (lag + 1)  # None: no such round yet
 
     @property
-    def padding_row(self) -> int:
-        """Place of padded slots in ``rows_on_device``."""
+    def padding_place(self) -> int:
+        """Place of padded slots in ``places_on_device``."""
         return len(self._generations)
 
     def forget(self) -> None:
@@ -167,8 +167,8 @@ class ConfidenceRelay:
     def publish(
         self,
         survival: Tensor,
-        rows_on_device: Tensor,
-        rows: Sequence[int],
+        places_on_device: Tensor,
+        places: Sequence[int],
         generations: Sequence[int],
     ) -> None:
         """Take over this round's survivals, and start their copy.
@@ -177,9 +177,9 @@ class ConfidenceRelay:
         ----------
         survival : float32 [B, gamma]
             On the device, as ``schedule_verify_lens`` leaves them.
-        rows_on_device : int64 [B]
-            Places of the requests, padded slots at ``padding_row``.
-        rows, generations : ints
+        places_on_device : int64 [B]
+            Places of the requests, padded slots at ``padding_place``.
+        places, generations : ints
             Places of the requests that are there, and who has them: numbers above 0, another one
             for each request.
         """
@@ -187,15 +187,15 @@ class ConfidenceRelay:
             pending = self._ring[(self.num_published - 1) % len(self._ring)]
             assert pending is not None
             self._copies.finish_before_next_write(pending.done)
-        self._current.index_copy_(0, rows_on_device, survival)
-        for row, generation in zip(rows, generations, strict=True):
-            self._generations[row] = generation
+        self._current.index_copy_(0, places_on_device, survival)
+        for place, generation in zip(places, generations, strict=True):
+            self._generations[place] = generation
         turn = self.num_published % len(self._ring)
         done = self._copies.start(self._current, self._buffers[turn])
         self._ring[turn] = _Publication(self._buffers[turn], list(self._generations), done)
         self.num_published += 1
 
-    def read(self, rows: Sequence[int], generations: Sequence[int]) -> LaggedSurvival | None:
+    def read(self, places: Sequence[int], generations: Sequence[int]) -> LaggedSurvival | None:
         """What was published ``lag`` rounds ago of these requests, if it is here.
 
         A round reads before it publishes.
@@ -204,10 +204,10 @@ class ConfidenceRelay:
         publication = self._ring[number % len(self._ring)]
         if number < self._since or publication is None or not publication.done.query():
             return None
-        survival = publication.survival[list(rows)]
+        survival = publication.survival[list(places)]
         stale = [
-            publication.generations[row] != generation
-            for row, generation in zip(rows, generations, strict=True)
+            publication.generations[place] != generation
+            for place, generation in zip(places, generations, strict=True)
         ]
         survival[torch.tensor(stale, dtype=torch.bool)] = 1.0
         return LaggedSurvival(survival, sum(stale))
