@@ -14,7 +14,7 @@ from drafters.checkpoints import as_formula, make_target, vocabulary_map
 from drafters.small_vocabulary import Stream
 from drafters.test_eagle_golden import ANCHOR, CASES, PROMPT, Formula
 from specfast import SamplingParams
-from specfast.drafters import TreeDrafter
+from specfast.drafters import DeviceTreeDrafter, TreeDrafter
 from specfast.drafters import eagle_tree as module
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.loader import load_drafter
@@ -139,16 +139,18 @@ def test_mutants_fail(
         compare(name, tmp_path)
 
 
-def test_bad_sizes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("drafter", [TreeDrafter, DeviceTreeDrafter])
+def test_bad_sizes(drafter: type[TreeDrafter | DeviceTreeDrafter], tmp_path: Path) -> None:
     case = CASES["llama2"]
     model = load_drafter(case.write(tmp_path), make_target(case.sizes))
     assert isinstance(model, EagleModel)
+    expected = f"^{drafter.__name__}: expected "
     for name, value in (("num_nodes", 1), ("topk", 0), ("depth", 0)):
-        with pytest.raises(ValueError, match=f"{name} >= .*, got {value}"):
-            TreeDrafter(model, **{name: value})
-    with pytest.raises(ValueError, match="topk <= 32, got 33"):
-        TreeDrafter(model, topk=33)
-    with pytest.raises(ValueError, match=r"at most 8192 candidates .*, got 8200"):
-        TreeDrafter(model, 200, 8, 129)
-    with pytest.raises(ValueError, match="expected a model of EAGLE"):
-        TreeDrafter(object())  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=f"{expected}{name} >= .*, got {value}"):
+            drafter(model, **{name: value})
+    with pytest.raises(ValueError, match=f"{expected}topk <= 32, got 33"):
+        drafter(model, topk=33)
+    with pytest.raises(ValueError, match=f"{expected}at most 8192 candidates .*, got 8200"):
+        drafter(model, 200, 8, 129)
+    with pytest.raises(ValueError, match=f"{expected}a model of EAGLE"):
+        drafter(object())  # type: ignore[arg-type]

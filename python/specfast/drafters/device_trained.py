@@ -88,11 +88,11 @@ class DeviceTrainedDrafter:
         *,
         temperatures: Sequence[float] | None = None,
     ) -> None:
-        check_options(model, num_drafts, temperatures)
+        check_options(type(self).__name__, model, num_drafts, temperatures)
         why_not = why_not_on_device(model)
         if why_not is not None:
             raise ValueError(
-                f"DeviceTrainedDrafter: expected a drafter for the device, got {why_not}"
+                f"{type(self).__name__}: expected a drafter for the device, got {why_not}"
             )
         self.model = model
         if isinstance(model, DFlashModel):

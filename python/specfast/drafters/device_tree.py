@@ -40,7 +40,7 @@ class DeviceTreeDrafter(DeviceTrainedDrafter):
     def __init__(
         self, model: EagleModel, num_nodes: int = 60, topk: int = 8, depth: int = 6
     ) -> None:
-        self.topk = checked_topk(model, num_nodes, topk, depth)
+        self.topk = checked_topk(type(self).__name__, model, num_nodes, topk, depth)
         super().__init__(model, num_nodes - 1)
         self._depth = min(depth, num_nodes - 1)
         self._num_expanded = self.topk * (self._depth - 1)

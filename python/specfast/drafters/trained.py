@@ -63,7 +63,7 @@ class TrainedDrafter:
         *,
         temperatures: Sequence[float] | None = None,
     ) -> None:
-        check_options(model, num_drafts, temperatures)
+        check_options(type(self).__name__, model, num_drafts, temperatures)
         self.model = model
         self.num_drafts = num_drafts
         self.temperatures = temperatures
@@ -132,25 +132,28 @@ class TrainedDrafter:
 
 
 def check_options(
-    model: EagleModel | DFlashModel, num_drafts: int, temperatures: Sequence[float] | None
+    name: str,
+    model: EagleModel | DFlashModel,
+    num_drafts: int,
+    temperatures: Sequence[float] | None,
 ) -> None:
-    """Raises ValueError as :class:`TrainedDrafter` does."""
+    """Raises ValueError as :class:`TrainedDrafter` does; ``name`` is the class that asks."""
     if num_drafts < 1:
-        raise ValueError(f"TrainedDrafter: expected num_drafts >= 1, got {num_drafts}")
+        raise ValueError(f"{name}: expected num_drafts >= 1, got {num_drafts}")
     if temperatures is None:
         return
     block = model.spec.block if model.spec.confidence is not None else None
     if block is None:
-        raise ValueError("TrainedDrafter: expected no temperatures: it has no confidences")
+        raise ValueError(f"{name}: expected no temperatures: it has no confidences")
     if len(temperatures) != block.num_proposals:
         raise ValueError(
-            f"TrainedDrafter: expected temperatures of {block.num_proposals} drafts, "
+            f"{name}: expected temperatures of {block.num_proposals} drafts, "
             f"got {len(temperatures)}"
         )
     for value in temperatures:
         if not _FLOAT32.tiny <= value <= _FLOAT32.max:
             raise ValueError(
-                f"TrainedDrafter: expected temperatures above 0 and finite as float32, got {value}"
+                f"{name}: expected temperatures above 0 and finite as float32, got {value}"
             )
 
 

@@ -65,7 +65,7 @@ class TreeDrafter(TrainedDrafter):
         drawn: bool = False,
         budget: int | None = None,
     ) -> None:
-        self.topk = checked_topk(model, num_nodes, topk, depth)
+        self.topk = checked_topk(type(self).__name__, model, num_nodes, topk, depth)
         super().__init__(model)
         self.num_nodes = num_nodes
         self.depth = depth
@@ -147,22 +147,27 @@ class TreeDrafter(TrainedDrafter):
         return Frontier.of_chains(chains)
 
 
-def checked_topk(model: EagleModel, num_nodes: int, topk: int, depth: int) -> int:
-    """Children of a node that there can be; raises ValueError as :class:`TreeDrafter` does."""
+def checked_topk(name: str, model: EagleModel, num_nodes: int, topk: int, depth: int) -> int:
+    """Children of a node that there can be; raises ValueError as :class:`TreeDrafter` does.
+
+    ``name`` is the class that asks.
+    """
     if not isinstance(model, EagleModel):
-        raise ValueError(f"TreeDrafter: expected a model of EAGLE, got {type(model).__name__}")
-    for name, value, least in (("num_nodes", num_nodes, 2), ("topk", topk, 1), ("depth", depth, 1)):
+        raise ValueError(f"{name}: expected a model of EAGLE, got {type(model).__name__}")
+    for option, value, least in (
+        ("num_nodes", num_nodes, 2),
+        ("topk", topk, 1),
+        ("depth", depth, 1),
+    ):
         if not isinstance(value, int) or value < least:
-            raise ValueError(
-                f"TreeDrafter: expected {name} >= {least}, a whole number, got {value}"
-            )
+            raise ValueError(f"{name}: expected {option} >= {least}, a whole number, got {value}")
     if topk > MAX_CHILDREN:
-        raise ValueError(f"TreeDrafter: expected topk <= {MAX_CHILDREN}, got {topk}")
+        raise ValueError(f"{name}: expected topk <= {MAX_CHILDREN}, got {topk}")
     topk = min(topk, model.spec.draft_vocab_size)
     candidates = topk + (min(depth, num_nodes - 1) - 1) * topk**2
     if candidates > MAX_CANDIDATES:
         raise ValueError(
-            f"TreeDrafter: expected at most {MAX_CANDIDATES} candidates topk + (depth - 1) "
+            f"{name}: expected at most {MAX_CANDIDATES} candidates topk + (depth - 1) "
             f"topk², got {candidates}"
         )
     return topk
