@@ -192,9 +192,7 @@ def test_options(tmp_path: Path) -> None:
     model = loaded("dspark", tmp_path)
     with pytest.raises(ValueError, match=r"^DeviceTrainedDrafter: .*num_drafts >= 1, got 0"):
         DeviceTrainedDrafter(model, 0)
-    with pytest.raises(
-        ValueError, match=r"^Device.*: .*temperatures of 4 drafts, got 2"
-    ):
+    with pytest.raises(ValueError, match=r"^Device.*: .*temperatures of 4 drafts, got 2"):
         DeviceTrainedDrafter(model, temperatures=[1.0, 1.0])
     with pytest.raises(ValueError, match=r"expected attach\(\) to be called"):
         DeviceTrainedDrafter(model).observe([Stream(0, [1, 2], GREEDY, 0)], [torch.zeros(1, 36)])
