@@ -13,6 +13,7 @@ from specfast.drafters import (
     DeviceTrainedDrafter,
     DeviceTreeDrafter,
     DraftBatch,
+    DraftPages,
     DraftRequest,
     DraftSlots,
     TrainedDrafter,
@@ -171,6 +172,10 @@ class _Watched(DeviceTrainedDrafter):
         new = self._positions(slots, slots.prefix_lens, record.commit_lens)
         self._check_writes(before, new)
 
+    @property
+    def _engine_pages(self) -> DraftPages:
+        return self._chains.rows.pages  # type: ignore[union-attr]
+
     def _layers(self) -> list[Tensor]:
         rows = self._chains.rows  # type: ignore[union-attr]
         return [*rows.keys, *rows.values]
@@ -181,13 +186,13 @@ class _Watched(DeviceTrainedDrafter):
     def _states(self) -> Tensor:
         """Of EAGLE: the hidden state of each request's last pair."""
         last = getattr(self._chains, "last", None)
-        return torch.zeros(len(self._pages.table)) if last is None else last[:-1].clone()
+        return torch.zeros(len(self._engine_pages.table)) if last is None else last[:-1].clone()
 
     def _positions(self, slots: DraftSlots, first: Tensor, counts: Tensor) -> Tensor:
         """bool [slots]: positions ``first`` [B] and on, ``counts`` [B] of each, in their pages."""
-        size = slots.page_size
-        steps = torch.arange(slots.pages.shape[1] * size)
-        places = slots.pages.repeat_interleave(size, 1) * size + steps % size
+        pages, size = self._engine_pages.table, self._engine_pages.page_size
+        steps = torch.arange(pages.shape[1] * size)
+        places = pages.repeat_interleave(size, 1) * size + steps % size
         first, counts = first[:, None], counts[:, None]
         wanted = (first <= steps) & (steps < first + counts)
         mask = torch.zeros(len(self._layers()[0]), dtype=torch.bool)
@@ -199,7 +204,7 @@ class _Watched(DeviceTrainedDrafter):
 
     def _scratch(self, slots: DraftSlots, there: Tensor) -> Tensor:
         """What is behind the committed positions in the last page, and the scratch pages."""
-        size = slots.page_size
+        size = self._engine_pages.page_size
         mask = self._positions(slots, slots.prefix_lens, -slots.prefix_lens % size * there)
         rows = self._chains.rows  # type: ignore[union-attr]
         for row in slots.slots[there].tolist():

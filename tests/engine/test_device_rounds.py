@@ -251,8 +251,6 @@ def step_without_numbers(
         tokens_left=ints(),
         prefix_lens=ints(),
         slots=ints(),
-        pages=pages,
-        page_size=4,
         sampling=SamplingRules(somewhere(torch.float32, batch), somewhere(torch.int64, batch)),
         is_sampled=is_sampled,
         parents=ints(width) if drafter.drafts_trees else None,

@@ -214,7 +214,9 @@ def test_a_budget_comes_from_earlier_rounds(
 def test_a_budget_does_not_look_at_the_lengths_of_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A drafter may end them where they come out unlikely: that is what they are."""
     plans = Plans(monkeypatch)
-    requests: Any = [SimpleNamespace(slot=i, request_id=i, tokens_left=9 - 7 * i) for i in range(2)]
+    requests: Any = [
+        SimpleNamespace(slot=i, generation=i + 1, tokens_left=9 - 7 * i) for i in range(2)
+    ]
     confidence = torch.tensor([[0.9, 0.8, 0.7, 0.6], [0.9, 0.2, 0.1, 0.1]])
     tokens = torch.zeros(2, WIDTH, dtype=torch.int32)
     draft = DraftBatch(tokens, [WIDTH] * 2, confidence=confidence)
@@ -233,7 +235,7 @@ def test_a_budget_does_not_look_at_the_lengths_of_drafts(monkeypatch: pytest.Mon
 
 def test_a_cut_does_not_look_at_how_far_drafts_go_beyond_the_tiers() -> None:
     """A drafter may go on where its drafts come out likely."""
-    requests: Any = [SimpleNamespace(slot=0, request_id=0, tokens_left=20)]
+    requests: Any = [SimpleNamespace(slot=0, generation=1, tokens_left=20)]
     confidence = torch.tensor([[0.9, 0.2, 0.1, 0.1, 0.1, 0.1]])
     cut = []
     for width in (WIDTH, WIDTH + 2):

@@ -157,7 +157,7 @@ def test_the_setting_is_that_of_an_engine(rounds: WayOfRounds, device: str) -> N
 
 
 def test_more_requests_than_a_round_takes_are_refused() -> None:
-    with pytest.raises(ValueError, match="at most 1024 requests, got 1025"):
+    with pytest.raises(ValueError, match="1025 requests at once; at most 1024"):
         StepTimer(
             tiny_model(), num_requests=1025, width=1, tiers=[], context_len=0, rounds="padded"
         )

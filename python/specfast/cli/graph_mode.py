@@ -6,8 +6,7 @@ from specfast.cli.errors import CliError
 from specfast.cli.options import GraphMode
 from specfast.cli.target import TargetModel
 from specfast.engine.target import Target
-from specfast.engine.window_attention import unsupported_attention
-from specfast.ops.attention import MAX_ATTENTION_REQUESTS, MAX_ATTENTION_ROWS
+from specfast.engine.window_attention import why_not_padded
 
 
 def graph_mode(
@@ -21,11 +20,8 @@ def graph_mode(
         return GraphMode.OFF
     if asked is GraphMode.ON and not on_gpu:
         raise CliError(f"--graphs on needs a GPU, and the device is {target.device.type}")
-    why_not = unsupported_attention(Target(target.model, target.state_adapter))
-    if verify_width > MAX_ATTENTION_ROWS:
-        why_not = f"{verify_width} rows per request; at most {MAX_ATTENTION_ROWS} are known"
-    if num_requests > MAX_ATTENTION_REQUESTS:
-        why_not = f"{num_requests} requests at once; at most {MAX_ATTENTION_REQUESTS} are known"
+    engine_target = Target(target.model, target.state_adapter)
+    why_not = why_not_padded(engine_target, num_requests, verify_width)
     if why_not is None:
         return GraphMode.PADDED if asked is GraphMode.PADDED else GraphMode.ON
     if asked is GraphMode.AUTO:

@@ -152,9 +152,7 @@ class DraftSlots:
     verify_lens : int32 [B]        rows that may be verified, anchor included
     tokens_left : int32 [B]        that the request may still emit: more rows are wasted
     prefix_lens : int32 [B]        committed KV length, which is the anchor's position
-    slots : int32 [B]              ``DraftRequest.slot`` of each, its row of ``pages``
-    pages : int32 [S, num_pages]   the engine's page table, ``DraftPages.table``
-    page_size : int                positions of a page
+    slots : int32 [B]              ``DraftRequest.slot`` of each, its row of ``DraftPages.table``
     sampling : SamplingRules       how the target's tokens are chosen, filters included
     is_sampled : bool              whether any request is sampled: only then a proposal is used
     """
@@ -164,8 +162,6 @@ class DraftSlots:
     tokens_left: Tensor
     prefix_lens: Tensor
     slots: Tensor
-    pages: Tensor
-    page_size: int
     sampling: SamplingRules
     is_sampled: bool
     parents: Tensor | None = None

@@ -105,7 +105,6 @@ class DeviceTrainedDrafter:
             self._temperatures = torch.tensor(
                 temperatures, dtype=torch.float32, device=model.device
             )
-        self._pages: DraftPages | None = None
         self._chains: DeviceChains | None = None
 
     @property
@@ -113,7 +112,6 @@ class DeviceTrainedDrafter:
         return None if self.model.spec.taps is None else self.model.spec.taps.layers
 
     def attach(self, pages: DraftPages) -> None:
-        self._pages = pages
         if isinstance(self.model, DFlashModel):
             self._chains = PagedBlocks(self.model, pages)
         else:
@@ -217,8 +215,7 @@ class DeviceTrainedDrafter:
         return padded(self._temperatures, count, 1.0)
 
     def _slots_of(self, requests: Sequence[DraftRequest], width: int) -> DraftSlots:
-        device, pages = self.model.device, self._pages
-        assert pages is not None
+        device = self.model.device
         numbers = [
             [request.token_ids[-1] for request in requests],
             [width] * len(requests),
@@ -235,8 +232,6 @@ class DeviceTrainedDrafter:
             tokens_left=tokens_left,
             prefix_lens=prefix_lens,
             slots=rows,
-            pages=pages.table,
-            page_size=pages.page_size,
             sampling=sampling_rules(requests, device),
             is_sampled=any(not request.params.is_greedy for request in requests),
             parents=torch.full_like(tokens, -1) if self.drafts_trees else None,

@@ -52,7 +52,6 @@ class DeviceTreeDrafter(DeviceTrainedDrafter):
 
     def attach(self, pages: DraftPages) -> None:
         assert isinstance(self.model, EagleModel)
-        self._pages = pages
         self._chains = PagedChains(self.model, pages, self._num_expanded)
 
     def draft(self, slots: DraftSlots) -> DeviceDrafts:

@@ -20,11 +20,10 @@ from specfast.drafters.dflash import (
 from specfast.drafters.draws import ChainDrafts, DraftSampler, proposal_of
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle_chain import EagleChain, draft_eagle_chains, extend_eagle_chains
+from specfast.ops.plan import is_temperature
 from specfast.status import Status
 
 Chain = EagleChain | BlockChain
-
-_FLOAT32 = torch.finfo(torch.float32)
 
 
 class TrainedDrafter:
@@ -151,7 +150,7 @@ def check_options(
             f"got {len(temperatures)}"
         )
     for value in temperatures:
-        if not _FLOAT32.tiny <= value <= _FLOAT32.max:
+        if not is_temperature(value):
             raise ValueError(
                 f"{name}: expected temperatures above 0 and finite as float32, got {value}"
             )

@@ -82,6 +82,11 @@ class Request:
         self.edits = EditList(self.params, self.num_prompt_tokens)
 
     @property
+    def generation(self) -> int:
+        """Of its slot, for the planner's relay, in which 0 is a slot that nobody has had."""
+        return self.request_id + 1
+
+    @property
     def num_new_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
 

@@ -70,7 +70,7 @@ class HostPlan:
         missing = self._num_drafts - confidence.shape[1]
         within = [min(length, self._num_drafts + 1) for length in max_lens]
         places = [request.slot for request in requests]
-        generations = [request.request_id + 1 for request in requests]
+        generations = [request.generation for request in requests]
         # How long drafts are may depend on what they are, and the budget must not.
         possible = [min(self._num_drafts + 1, request.tokens_left) for request in requests]
         plan = self._planner.plan(places, generations, possible)

@@ -173,7 +173,7 @@ class RunAhead:
         ):
             return replace(flight, launched=uniform.launch())
         places = [request.slot for request in flight.requests]
-        generations = [request.request_id + 1 for request in flight.requests]
+        generations = [request.generation for request in flight.requests]
         plan = self._planner.plan(places, generations, [self._width] * len(places))
         # The planner knows the tiers of other batch sizes as well.
         holding = [t for t in tiers if plan.tier is not None and t.num_rows >= plan.tier]

@@ -169,8 +169,6 @@ class TierRound:
             tokens_left=inputs.max_tokens_left,
             prefix_lens=inputs.prefix_lens,
             slots=inputs.page_table_rows,
-            pages=self._place.page_table.pages,
-            page_size=self._place.pool.page_size,
             sampling=self._sampling,
             is_sampled=self._form.rule != "greedy",
             parents=inputs.parents if self._form.tree else None,

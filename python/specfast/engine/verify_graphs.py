@@ -25,8 +25,7 @@ from specfast.engine.target import Target
 from specfast.engine.tier_round import RoundPlace, TierRound
 from specfast.engine.verified_round import VerifiedRound
 from specfast.engine.verify_tiers import VerifyTier, VerifyTiers
-from specfast.engine.window_attention import attention_workspace, unsupported_attention
-from specfast.ops.attention import MAX_ATTENTION_REQUESTS, MAX_ATTENTION_ROWS
+from specfast.engine.window_attention import attention_workspace, why_not_padded
 from specfast.planner import PlannerMode, SpsSetting
 from specfast.sampling import Proposal
 
@@ -146,22 +145,13 @@ class VerifyGraphs:
         plan_mode: PlannerMode = "static",
         state_pool: StatePool | None = None,
     ) -> None:
-        why_not = unsupported_attention(target)
+        most = max(tier.num_requests for tier in tiers.tiers)
+        why_not = why_not_padded(target, most, tiers.width)
         if why_not is not None:
-            raise ValueError(f"rounds of this target cannot be padded to tiers: it has {why_not}")
+            raise ValueError(f"rounds of this target cannot be padded to these tiers: {why_not}")
         if state_pool is not None and isinstance(drafter, DeviceDrafter) and drafter.drafts_trees:
             raise ValueError(
                 "drafter: expected chains for a target with recurrent layers, got one of trees"
-            )
-        if tiers.width > MAX_ATTENTION_ROWS:
-            raise ValueError(
-                f"expected tiers of at most {MAX_ATTENTION_ROWS} rows per request, "
-                f"got {tiers.width}"
-            )
-        most = max(tier.num_requests for tier in tiers.tiers)
-        if most > MAX_ATTENTION_REQUESTS:
-            raise ValueError(
-                f"expected tiers of at most {MAX_ATTENTION_REQUESTS} requests, got {most}"
             )
         self.tiers = tiers
         self.device = target.device

@@ -11,6 +11,7 @@ from specfast import ops
 from specfast.engine.pool import PagedKvPool
 from specfast.engine.target import Target
 from specfast.engine.verify_tiers import VerifyTiers
+from specfast.ops.attention import MAX_ATTENTION_REQUESTS, MAX_ATTENTION_ROWS
 from specfast.records import VerifyWindow
 
 
@@ -69,11 +70,18 @@ class WindowAttention:
         return out[None]
 
 
-def unsupported_attention(target: Target) -> str | None:
-    """Why ``ops.verify_attention`` cannot serve this target; None if it can."""
+def why_not_padded(target: Target, num_requests: int, width: int) -> str | None:
+    """Why rounds of so many requests of ``width`` rows cannot be padded; None if they can.
+
+    ``ops.verify_attention`` has to know them.
+    """
     for shape in target.kv_shapes.values():
         if shape.key_dim != shape.value_dim:
             return f"keys of width {shape.key_dim} and values of width {shape.value_dim}"
+    if width > MAX_ATTENTION_ROWS:
+        return f"{width} rows per request; at most {MAX_ATTENTION_ROWS} are known"
+    if num_requests > MAX_ATTENTION_REQUESTS:
+        return f"{num_requests} requests at once; at most {MAX_ATTENTION_REQUESTS} are known"
     return None
 
 

@@ -17,6 +17,13 @@ ConfidenceForm = Literal["survival", "confidence", "logits"]
 # csrc/ops/schedule_verify_lens.h
 MAX_SCHEDULED_DRAFTS = 24576
 
+_FLOAT32 = torch.finfo(torch.float32)
+
+
+def is_temperature(value: float) -> bool:
+    """Whether a logit may be divided by ``value``: above 0 and finite as float32."""
+    return _FLOAT32.tiny <= value <= _FLOAT32.max
+
 
 def schedule_verify_lens(
     confidence: Tensor,

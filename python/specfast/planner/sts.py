@@ -10,10 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from specfast.ops.plan import is_temperature
+
 # Temperatures that a fit tries, evenly spaced by their logarithm; those near 1 first.
 _GRID = sorted((10 ** (step / 20) for step in range(-20, 21)), key=lambda t: abs(math.log(t)))
 _NUM_BINS = 15
-_FLOAT32 = torch.finfo(torch.float32)
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def read_temperatures(path: Path, num_drafts: int) -> list[float]:
             f"STS file {path}: expected temperatures of {num_drafts} drafts, got {len(given)}"
         )
     for value in given:
-        if not _FLOAT32.tiny <= value <= _FLOAT32.max:
+        if not is_temperature(value):
             raise ValueError(
                 f"STS file {path}: expected temperatures above 0 and finite as float32, "
                 f"got {str(value)[:40]}"
