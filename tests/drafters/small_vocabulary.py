@@ -15,7 +15,7 @@ from drafters.by_formula import Array, Pair, Tensors, eagle3_rows, eagle_rows, r
 from drafters.checkpoints import as_formula, make_target
 from drafters.eagle_files import EagleCase, eagle3_cases, eagle_cases
 from specfast import SamplingParams
-from specfast.drafters import TapDrafter
+from specfast.drafters import DraftPages, TapDrafter
 from specfast.drafters.checkpoint.weights import Weights
 from specfast.drafters.dflash import DFlashModel
 from specfast.drafters.loader import DrafterModel, load_drafter
@@ -162,6 +162,14 @@ class Stream:
 
 def streams(count: int, params: SamplingParams, first_seed: int = 10_007) -> list[Stream]:
     return [Stream(i, [*PROMPT, ANCHOR], params, first_seed + i) for i in range(count)]
+
+
+def paged(requests: Sequence[Stream], pages_each: int = 4, page_size: int = 4) -> DraftPages:
+    """Gives every request a slot, and pages of its own."""
+    for slot, request in enumerate(requests):
+        request.slot = slot
+    table = torch.arange(len(requests) * pages_each).flip(0).int().view(-1, pages_each)
+    return DraftPages(table, page_size, table.numel())
 
 
 def observe(

@@ -24,10 +24,11 @@ from drafters.small_vocabulary import (
     SmallDrafter,
     Stream,
     observe,
+    paged,
     streams,
 )
 from specfast import SamplingParams, ops
-from specfast.drafters import DeviceTrainedDrafter, DraftBatch, DraftPages, TrainedDrafter
+from specfast.drafters import DeviceTrainedDrafter, DraftBatch, TrainedDrafter
 from specfast.drafters.draws import DraftSampler
 from specfast.drafters.dspark import MarkovHead
 from specfast.drafters.sampling import sampling_rules
@@ -88,13 +89,8 @@ class DeviceRounds(Rounds):
     """By the step of captured rounds."""
 
     def new_drafter(self) -> DeviceTrainedDrafter:
-        page_size, pages_each = 4, 4
-        for slot, stream in enumerate(self.streams):
-            stream.slot = slot
-        shape = (len(self.streams), pages_each)
-        table = torch.arange(len(self.streams) * pages_each).flip(0).int().view(shape)
         drafter = DeviceTrainedDrafter(self.small.model, NUM_DRAFTS)
-        drafter.attach(DraftPages(table, page_size, table.numel()))
+        drafter.attach(paged(self.streams))
         return drafter
 
 

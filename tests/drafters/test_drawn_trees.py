@@ -18,20 +18,25 @@ from drafters.small_vocabulary import (
     SmallDrafter,
     Stream,
     observe,
+    paged,
     streams,
 )
 from drafters.test_drawn_chains import LENGTH, PARAMS, target_law, target_table, text_law
-from specfast import RowRecord, ops
-from specfast.drafters import TreeDrafter
+from specfast import RowRecord, SamplingRules, Status, ops, reference
+from specfast.drafters import DeviceTreeDrafter, TreeDrafter
 from specfast.drafters.base import DraftBatch
+from specfast.drafters.checkpoint.weights import EMBEDDING
 from specfast.drafters.eagle import EagleModel
+from specfast.drafters.placed_shape import PlacedShape
 from specfast.drafters.sampling import sampling_rules
 from specfast.drafters.tree_sampler import TreeSampler
 from specfast.drafters.tree_shape import TreeShape
+from specfast.reference.proposal import ProposalRow
 from torch import Tensor
 
 NUM_NODES, TOPK, DEPTH, NUM_STREAMS = 6, 3, 2, 1500
 SHAPE = TreeShape.likely(NUM_NODES, TOPK, DEPTH)
+Trees = TreeDrafter | DeviceTreeDrafter
 
 
 def test_shape() -> None:
@@ -40,7 +45,8 @@ def test_shape() -> None:
     assert SHAPE.depths == (0, 1, 1, 2, 2, 2)
     assert SHAPE.levels[1].rows == (0, 0, 1)
     assert SHAPE.levels[1].draws == (0, 1, 0)
-    assert SHAPE.row_of_node(2) == [[0, 2, 3, -1, -1, -1], [1, 4, 5, -1, -1, -1]]
+    placed = PlacedShape(SHAPE, torch.device("cpu"))
+    assert placed.row_of_node(2).tolist() == [[0, 2, 3, -1, -1, -1], [1, 4, 5, -1, -1, -1]]
     for parents in ([0, 2], [0, 1, 0], [-1]):
         with pytest.raises(ValueError, match="expected"):
             TreeShape.of_parents(parents)
@@ -79,7 +85,7 @@ def round_law(small: SmallDrafter) -> dict[tuple[int, ...], float]:
 
 
 def rounds(
-    small: SmallDrafter, drafter: TreeDrafter, requests: list[Stream], rule: str
+    small: SmallDrafter, drafter: Trees, requests: list[Stream], rule: str
 ) -> Iterator[tuple[DraftBatch, list[tuple[int, ...]]]]:
     """What was drafted and what was emitted, until every text is long enough."""
     start = len(requests[0].token_ids)
@@ -119,13 +125,19 @@ def texts(requests: list[Stream]) -> Counter[tuple[int, ...]]:
     return Counter(tuple(r.token_ids[start : start + LENGTH]) for r in requests)
 
 
-def check(name: str, path: Path) -> None:
-    small = SmallDrafter.of(name, path)
+def drawn_trees(small: SmallDrafter, requests: list[Stream], kind: type[Trees]) -> Trees:
     assert isinstance(small.model, EagleModel)
-    drafter = TreeDrafter(small.model, NUM_NODES, TOPK, DEPTH, drawn=True)
-    requests = streams(NUM_STREAMS, PARAMS)
+    drafter = kind(small.model, NUM_NODES, TOPK, DEPTH, drawn=True)
+    if isinstance(drafter, DeviceTreeDrafter):
+        drafter.attach(paged(requests))
+    return drafter
+
+
+def check(name: str, path: Path, kind: type[Trees], num_streams: int = NUM_STREAMS) -> None:
+    small, requests = SmallDrafter.of(name, path), streams(num_streams, PARAMS)
+    drafter = drawn_trees(small, requests, kind)
     for number, (batch, emitted) in enumerate(rounds(small, drafter, requests, "rejection")):
-        assert batch.verify_lens == [NUM_NODES] * NUM_STREAMS
+        assert batch.verify_lens == [NUM_NODES] * num_streams
         if number == 0:
             assert_follows(Counter(emitted), round_law(small), f"{name}: first round")
     assert_follows(texts(requests), text_law(PARAMS), f"{name}: text")
@@ -134,7 +146,47 @@ def check(name: str, path: Path) -> None:
 # A reduced vocabulary of four tokens, and all five.
 @pytest.mark.parametrize("name", ["safeailab", "llama2"])
 def test_law_of_a_round_and_of_several(name: str, tmp_path: Path) -> None:
-    check(name, tmp_path)
+    check(name, tmp_path, TreeDrafter)
+
+
+# As many requests as an attention takes.
+@pytest.mark.parametrize("name", ["safeailab", "llama2"])
+def test_law_on_the_device(name: str, tmp_path: Path) -> None:
+    check(name, tmp_path, DeviceTreeDrafter, 1000)
+
+
+class TestNanBelowSomeNode:
+    """A level with a row of none is not drafted: the round ends above it, and the law is kept."""
+
+    def check(self, kind: type[Trees], path: Path) -> None:
+        small, requests = SmallDrafter.of("safeailab", path), streams(1000, PARAMS)
+        small.model.weights[EMBEDDING][4] = torch.nan
+        lens, flagged = set(), set()
+        for batch, _ in rounds(small, drawn_trees(small, requests, kind), requests, "rejection"):
+            assert batch.status is not None
+            lens |= set(batch.verify_lens)
+            flagged |= set(zip(batch.verify_lens, batch.status, strict=True))
+        # Once the token is committed, nothing is drafted any more.
+        cut = int(Status.NAN_DRAFTS)
+        assert flagged == {(NUM_NODES, 0), (1 + SHAPE.depths.count(1), cut), (1, cut)}
+        assert_follows(texts(requests), text_law(PARAMS), "text")
+
+    @pytest.mark.parametrize("kind", [TreeDrafter, DeviceTreeDrafter])
+    def test_law(self, kind: type[Trees], tmp_path: Path) -> None:
+        self.check(kind, tmp_path)
+
+    def test_dropping_the_level_above_fails(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        num_usable = TreeSampler.num_usable
+
+        def one_less(self: TreeSampler) -> Tensor:
+            usable = num_usable(self)
+            return torch.where(usable == 1, 0, usable)
+
+        monkeypatch.setattr(TreeSampler, "num_usable", one_less)
+        with pytest.raises(AssertionError):
+            self.check(DeviceTreeDrafter, tmp_path)
 
 
 def likeliest_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,11 +223,67 @@ def rows_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TreeSampler, "proposal", mutant)
 
 
-@pytest.mark.parametrize("mutate", [likeliest_siblings, with_replacement, rows_exchanged])
+def pruned_by_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more is drawn, and the least likely is dropped."""
+    draw = TreeSampler.draw
+
+    def mutant(self: TreeSampler, logits: Tensor, num_draws: int) -> Tensor:
+        drawn = draw(self, logits, num_draws + 1)
+        worst = logits.gather(2, drawn).argmin(2, keepdim=True)
+        places = torch.arange(num_draws)
+        return drawn.gather(2, places + (places >= worst))
+
+    monkeypatch.setattr(TreeSampler, "draw", mutant)
+
+
+def another_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is told for q is not what was drawn from."""
+    draw = TreeSampler.draw
+
+    def mutant(self: TreeSampler, logits: Tensor, num_draws: int) -> Tensor:
+        drawn = draw(self, logits, num_draws)
+        rules = SamplingRules(torch.full((len(logits),), 3.0), self._rules.seeds)
+        request_of_row = torch.arange(len(logits)).int().repeat_interleave(logits.shape[1])
+        told = ops.sample_rows(
+            self._logits[-1],
+            rules,
+            self._prefix_lens,
+            request_of_row=request_of_row,
+            num_draws=0,
+        )
+        self._records[-1] = told.records.packed
+        return drawn
+
+    monkeypatch.setattr(TreeSampler, "draw", mutant)
+
+
+MUTANTS = [
+    likeliest_siblings,
+    with_replacement,
+    rows_exchanged,
+    pruned_by_score,
+    another_temperature,
+]
+
+
+@pytest.mark.parametrize("mutate", MUTANTS)
 def test_mutants_fail(mutate: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch)  # type: ignore[operator]
     with pytest.raises(AssertionError, match=r"by chance once|no probability"):
-        check("safeailab", tmp_path)
+        check("safeailab", tmp_path, DeviceTreeDrafter, 1000)
+
+
+def test_q_not_normalised_after_a_rejection_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verify(num_streams: int) -> None:
+        monkeypatch.setattr(ops, "accept_tree", reference.accept_tree)
+        check("safeailab", tmp_path, DeviceTreeDrafter, num_streams)
+
+    verify(400)
+    monkeypatch.setattr(ProposalRow, "probabilities", lambda self, tried=(): self.values)
+    with pytest.raises(AssertionError, match="by chance once"):
+        verify(400)
 
 
 def test_rows_with_too_few_tokens_are_no_fault() -> None:
@@ -183,7 +291,7 @@ def test_rows_with_too_few_tokens_are_no_fault() -> None:
     requests = streams(400, PARAMS)
     for request in requests[::2]:
         request.params = type(PARAMS)(temperature=1.0, top_k=2)
-    sampler = TreeSampler(requests, torch.device("cpu"))
+    sampler = TreeSampler.of(requests, torch.device("cpu"))
     logits = torch.randn(1, 1, VOCAB, generator=torch.Generator().manual_seed(3))
     tokens = sampler.draw(logits.expand(len(requests), -1, -1).contiguous(), 3)[:, 0]
     assert all(row[2] == row[0] for row in tokens[::2].tolist())

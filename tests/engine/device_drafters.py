@@ -85,7 +85,8 @@ def _rows_of_q(proposal: Proposal, b: int, width: int) -> Tensor:
         table = _probabilities(proposal.logits, proposal.records)[None]
     if proposal.row_of_node is not None:
         rows = proposal.row_of_node[b, : width - 1]
-        return table[:, rows.clamp(min=0)].transpose(0, 1)
+        of_rows = table[:, rows.clamp(min=0)].transpose(0, 1)
+        return torch.where((rows < 0)[:, None, None], 0.0, of_rows)
     rows = torch.arange(b * (width - 1), (b + 1) * (width - 1))
     return table[:, rows].transpose(0, 1)
 

@@ -97,6 +97,7 @@ def decoded(
 RULES = {
     "greedy": [GREEDY] * 4,
     "drawn": [DRAWN] * 4,
+    "filtered": [DRAWN, FILTERED, DRAWN, FILTERED],
     "mixed": [GREEDY, FILTERED, DRAWN, DRAWN],
     # Rounds with a penalty run eagerly, those before and after do not.
     "some eager": [DRAWN, replace(GREEDY, presence_penalty=0.3), GREEDY, DRAWN],

@@ -57,15 +57,17 @@ def eagle(name: str, path: Path) -> EagleModel:
     return model
 
 
-def on_host(model: EagleModel, rules: str) -> Trees:
-    host = NotedHostTrees(model, *SIZE)
+def on_host(model: EagleModel, rules: str, *, drawn: bool = False) -> Trees:
+    host = NotedHostTrees(model, *SIZE, drawn=drawn)
     texts = decoded(host, RULES[rules], padded=False, width=NUM_NODES)
     return host.journal, texts
 
 
-def compare(model: EagleModel, rules: str, host: Trees | None = None) -> Journal:
-    journal, texts = host or on_host(model, rules)
-    device = WatchedTrees(model, *SIZE)
+def compare(
+    model: EagleModel, rules: str, host: Trees | None = None, *, drawn: bool = False
+) -> Journal:
+    journal, texts = host or on_host(model, rules, drawn=drawn)
+    device = WatchedTrees(model, *SIZE, drawn=drawn)
     assert decoded(device, RULES[rules], width=NUM_NODES) == texts
     device.journal.assert_equals(journal)
     return device.journal
@@ -257,9 +259,10 @@ def test_cancelled_in_flight(tmp_path: Path) -> None:
     cancel_in_flight(WatchedTrees(eagle("safeailab", tmp_path), *SIZE), NUM_NODES)
 
 
-@pytest.mark.parametrize(("num_nodes", "width"), [(2, 9), (9, 2), (5, 9), (40, 9)])
-def test_fewer_nodes(num_nodes: int, width: int, tmp_path: Path) -> None:
-    drafter = DeviceTreeDrafter(eagle("safeailab", tmp_path), num_nodes, 2, 3)
+@pytest.mark.parametrize("drawn", [False, True])
+@pytest.mark.parametrize(("num_nodes", "width"), [(2, 9), (9, 2), (5, 9), (9, 5), (40, 9)])
+def test_fewer_nodes(num_nodes: int, width: int, drawn: bool, tmp_path: Path) -> None:
+    drafter = DeviceTreeDrafter(eagle("safeailab", tmp_path), num_nodes, 2, 3, drawn=drawn)
     tiers = VerifyTiers([1], width, capture=False)
     params = SamplingParams(max_new_tokens=12, temperature=0.8, seed=2)
     engine = engine_of(drafter, tiers=tiers, verify_width=width)
@@ -285,12 +288,14 @@ def test_planned_by_its_survivals(mode: PlannerMode, tmp_path: Path) -> None:
     assert looked_at(Planning(mode, table)) < 0.6 * looked_at(None)
 
 
+@pytest.mark.parametrize("drawn", [False, True])
 @pytest.mark.parametrize("params", [MIXED[:1] * 3, MIXED])
-def test_no_number_no_harm(params: list[SamplingParams], tmp_path: Path) -> None:
+def test_no_number_no_harm(params: list[SamplingParams], drawn: bool, tmp_path: Path) -> None:
     model = eagle("safeailab", tmp_path)
     model.weights["fc.weight"].fill_(torch.nan)
     tiers = VerifyTiers([1, 2, 4], NUM_NODES, capture=False)
-    engine = engine_of(DeviceTreeDrafter(model, *SIZE), tiers=tiers, verify_width=NUM_NODES)
+    drafter = DeviceTreeDrafter(model, *SIZE, drawn=drawn)
+    engine = engine_of(drafter, tiers=tiers, verify_width=NUM_NODES)
     places = [engine.add_request(*one) for one in zip(PROMPTS, params, strict=True)]
     emitted: dict[int, list[int]] = {place: [] for place in places}
     flags: dict[int, list[Status]] = {place: [] for place in places}
@@ -308,19 +313,29 @@ def test_no_number_no_harm(params: list[SamplingParams], tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["llama2", "safeailab"])
 @pytest.mark.parametrize("is_sampled", [False, True])
-def test_a_step_without_numbers(name: str, is_sampled: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_step_without_numbers(name: str, is_sampled: bool, drawn: bool, tmp_path: Path) -> None:
+    # As wide as the rounds, for which its shape is made beforehand.
     drafts = step_without_numbers(
-        name, eagle(name, tmp_path), is_sampled, lambda model: DeviceTreeDrafter(model, *SIZE)
+        name,
+        eagle(name, tmp_path),
+        is_sampled,
+        lambda model: DeviceTreeDrafter(model, 8, TOPK, DEPTH, drawn=drawn),
     )
-    assert drafts.proposal is None
+    assert (drafts.proposal is not None) == (drawn and is_sampled)
 
 
 def test_options(tmp_path: Path) -> None:
     model = eagle("safeailab", tmp_path)
     with pytest.raises(ValueError, match="num_nodes >= 2, a whole number, got 1"):
         DeviceTreeDrafter(model, 1)
-    with pytest.raises(ValueError, match=r"at most 128 expanded nodes topk \(depth - 1\), got 136"):
+    with pytest.raises(
+        ValueError, match=r"at most 128 expanded nodes, topk \(depth - 1\) .* got 136"
+    ):
         DeviceTreeDrafter(model, 60, 8, 18)
+    with pytest.raises(ValueError, match=r"those of a drawn tree with children, got 14\d"):
+        DeviceTreeDrafter(model, 250, 3, 12, drawn=True)
+    DeviceTreeDrafter(model, 250, 3, 12)
     with pytest.raises(ValueError, match="a model of EAGLE, got DFlashModel"):
         DeviceTreeDrafter(loaded("dflash", tmp_path / "dflash"))  # type: ignore[arg-type]
     drafters = (DeviceTreeDrafter(model), DeviceTrainedDrafter(model), PlainDecoding())

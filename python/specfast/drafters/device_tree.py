@@ -3,73 +3,94 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from specfast.drafters.base import DeviceDrafts, DraftPages, DraftSlots
-from specfast.drafters.device_trained import DeviceTrainedDrafter, is_live, padded
+from specfast.drafters.device_trained import DeviceTrainedDrafter, is_live, padded, rules_of
 from specfast.drafters.eagle import EagleModel
+from specfast.drafters.eagle_tree import draw, expand
 from specfast.drafters.paged_pairs import PagedChains
+from specfast.drafters.placed_shape import LikelyShapes
 from specfast.drafters.tree_choice import best_tree
 from specfast.drafters.tree_drafter import checked_topk
+from specfast.drafters.tree_sampler import TreeSampler
 from specfast.ops.attention import MAX_ATTENTION_ROWS
 from specfast.status import Status
 
 
 class DeviceTreeDrafter(DeviceTrainedDrafter):
-    """Drafts the dynamic trees of ``TreeDrafter`` from the device alone: a ``DeviceDrafter``.
+    """Drafts the trees of ``TreeDrafter`` from the device alone: a ``DeviceDrafter``.
 
-    With the same checkpoint, requests and rounds it proposes the same tokens, parents and
-    survivals, up to the rounding of its attention. They are verified target-only, which is exact
-    for greedy and for sampled requests.
+    With the same checkpoint, requests and rounds it proposes the same tokens, parents, survivals
+    and q, up to the rounding of its attention. Dynamic trees are verified target-only, drawn ones
+    by recursive rejection; both are exact for greedy and for sampled requests.
 
     Parameters
     ----------
     model : EagleModel
         From ``load_drafter``, for the engine's target.
-    num_nodes, topk, depth
-        As ``TreeDrafter`` takes them. All levels are expanded in every round.
+    num_nodes, topk, depth, drawn
+        As ``TreeDrafter`` takes them. All levels are expanded, or drawn, in every round.
 
     Raises
     ------
     ValueError
-        As ``TreeDrafter`` does; more than 128 nodes that are expanded, the anchor not counted,
-        which are ``topk`` of each level but the last.
+        As ``TreeDrafter`` does; more than 128 nodes that are expanded, the anchor not counted:
+        ``topk`` of each level but the last, or those of a drawn tree that have children.
     """
 
     drafts_trees = True
 
     def __init__(
-        self, model: EagleModel, num_nodes: int = 60, topk: int = 8, depth: int = 6
+        self,
+        model: EagleModel,
+        num_nodes: int = 60,
+        topk: int = 8,
+        depth: int = 6,
+        *,
+        drawn: bool = False,
     ) -> None:
         self.topk = checked_topk(type(self).__name__, model, num_nodes, topk, depth)
         super().__init__(model, num_nodes - 1)
+        self.drawn = drawn
         self._depth = min(depth, num_nodes - 1)
-        self._num_expanded = self.topk * (self._depth - 1)
-        if self._num_expanded > MAX_ATTENTION_ROWS:
+        # Others than that of all nodes are placed when a round of their width is first met, which
+        # is never one that is being captured.
+        self._shapes = LikelyShapes(self.topk, depth, model.device)
+        num_expanded = self.topk * (self._depth - 1)
+        if drawn:
+            num_expanded = max(num_expanded, self._shapes.of(num_nodes).num_inner)
+        if num_expanded > MAX_ATTENTION_ROWS:
             raise ValueError(
-                f"DeviceTreeDrafter: expected at most {MAX_ATTENTION_ROWS} expanded nodes "
-                f"topk (depth - 1), got {self._num_expanded}"
+                f"DeviceTreeDrafter: expected at most {MAX_ATTENTION_ROWS} expanded nodes, "
+                f"topk (depth - 1) or those of a drawn tree with children, got {num_expanded}"
             )
+        self._num_expanded = num_expanded
 
     def attach(self, pages: DraftPages) -> None:
         assert isinstance(self.model, EagleModel)
         self._chains = PagedChains(self.model, pages, self._num_expanded)
 
     def draft(self, slots: DraftSlots) -> DeviceDrafts:
-        width = slots.tokens.shape[1]
-        num_nodes = min(1 + self.num_drafts, width)
-        depth = min(self._depth, num_nodes - 1)
-        if depth == 0:
+        num_nodes = min(1 + self.num_drafts, slots.tokens.shape[1])
+        if num_nodes == 1:
             slots.verify_lens.clamp_(max=1)
             return DeviceDrafts()
         if slots.parents is None:
             raise ValueError("DeviceTreeDrafter.draft: expected slots with parents, got none")
         live = is_live(slots)
         lens = torch.where(live, slots.prefix_lens, 0)
-        chains = self._of_engine
-        assert isinstance(chains, PagedChains)
-        candidates = chains.expand(slots.slots, lens, live, self.topk, depth)
-        # The bonus comes on top of the deepest path.
-        limits = (slots.tokens_left - 1).clamp(0, depth)
+        draft = self._draw if self.drawn and slots.is_sampled else self._expand
+        return draft(slots, live, lens, num_nodes)
+
+    def _expand(
+        self, slots: DraftSlots, live: Tensor, lens: Tensor, num_nodes: int
+    ) -> DeviceDrafts:
+        depth = min(self._depth, num_nodes - 1)
+        frontier = self._paged.frontier(slots.slots, lens, live, self.topk * (depth - 1))
+        candidates = expand(frontier, self.topk, depth)
+        limits = _levels_of_use(slots, depth)
         tree, nodes = best_tree(
             candidates,
             slots.tokens[:, 0].contiguous(),
@@ -78,15 +99,52 @@ class DeviceTreeDrafter(DeviceTrainedDrafter):
             topk=self.topk,
             num_nodes=num_nodes,
         )
-        count = tree.parents.shape[1]
-        slots.tokens[:, 1:count].copy_(tree.draft_tokens[:, 1:])
-        slots.tokens[:, count:].fill_(-1)
-        slots.parents[:, :count].copy_(tree.parents)
-        slots.parents[:, count:].fill_(-1)
-        torch.minimum(slots.verify_lens, nodes.verify_lens, out=slots.verify_lens)
-        cut = live & (candidates.num_usable < limits)
+        _write_nodes(slots, tree.draft_tokens[:, 1:], tree.parents, nodes.verify_lens)
         return DeviceDrafts(
-            confidence=padded(nodes.survival, width - 1, 0.0),
+            confidence=padded(nodes.survival, slots.tokens.shape[1] - 1, 0.0),
             confidence_form="survival",
-            status=cut.int() * int(Status.NAN_DRAFTS),
+            status=_flags(live & (candidates.num_usable < limits)),
         )
+
+    def _draw(self, slots: DraftSlots, live: Tensor, lens: Tensor, num_nodes: int) -> DeviceDrafts:
+        shape = self._shapes.of(num_nodes)
+        frontier = self._paged.frontier(slots.slots, lens, live, shape.num_inner)
+        sampler = TreeSampler(rules_of(slots), slots.prefix_lens)
+        tokens = draw(frontier, shape, sampler)
+        limits, usable = _levels_of_use(slots, shape.depth), sampler.num_usable()
+        nodes = shape.nodes_within(torch.minimum(usable, limits))
+        _write_nodes(slots, tokens, shape.parents.expand(len(tokens), -1), nodes)
+        rows = shape.row_of_node(len(tokens))
+        missing = slots.tokens.shape[1] - rows.shape[1]
+        rows = functional.pad(rows, (0, missing), value=-1)
+        return DeviceDrafts(
+            sampler.proposal(rows, self.model.weights.get("d2t")),
+            status=_flags(live & (usable < limits)),
+        )
+
+    @property
+    def _paged(self) -> PagedChains:
+        chains = self._of_engine
+        assert isinstance(chains, PagedChains)
+        return chains
+
+
+def _levels_of_use(slots: DraftSlots, depth: int) -> Tensor:
+    """int32 [B]: the bonus comes on top of the deepest path."""
+    return (slots.tokens_left - 1).clamp(0, depth)
+
+
+def _write_nodes(slots: DraftSlots, tokens: Tensor, parents: Tensor, verify_lens: Tensor) -> None:
+    """``tokens`` [B, N - 1] and ``parents`` [B, N] of nodes, of which so many may be verified."""
+    assert slots.parents is not None
+    count = parents.shape[1]
+    slots.tokens[:, 1:count].copy_(tokens)
+    slots.tokens[:, count:].fill_(-1)
+    slots.parents[:, :count].copy_(parents)
+    slots.parents[:, count:].fill_(-1)
+    torch.minimum(slots.verify_lens, verify_lens, out=slots.verify_lens)
+
+
+def _flags(is_cut: Tensor) -> Tensor:
+    """int32 [B]: of requests whose drafts end before they should."""
+    return is_cut.int() * int(Status.NAN_DRAFTS)

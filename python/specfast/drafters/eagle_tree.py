@@ -13,8 +13,8 @@ from specfast.drafters.draws import UNUSABLE
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle_chain import EagleChain, last_hidden, pair_counts
 from specfast.drafters.pairs import DraftedPairs, Pairs
+from specfast.drafters.placed_shape import PlacedShape
 from specfast.drafters.tree_sampler import TreeSampler
-from specfast.drafters.tree_shape import TreeShape
 from specfast.records import ExpandedFrontier
 
 
@@ -118,7 +118,7 @@ def expand(frontier: Frontier, topk: int, depth: int) -> TreeCandidates:
     )
 
 
-def draw(frontier: Frontier, shape: TreeShape, sampler: TreeSampler) -> Tensor:
+def draw(frontier: Frontier, shape: PlacedShape, sampler: TreeSampler) -> Tensor:
     """Tokens int64 [B, N - 1] of the nodes behind the anchor, drawn level by level.
 
     ``sampler`` keeps what they were drawn from.
@@ -127,11 +127,8 @@ def draw(frontier: Frontier, shape: TreeShape, sampler: TreeSampler) -> Tensor:
     levels: list[Tensor] = []
     for level in shape.levels:
         drawn = model.target_ids(sampler.draw(frontier.logits(), level.num_draws))
-        rows = torch.tensor(level.rows, device=model.device)
-        draws = torch.tensor(level.draws, device=model.device)
-        levels.append(drawn[:, rows, draws])
-        if level.going_on:
-            index = torch.tensor(level.going_on, device=model.device)
-            parents = rows[index].expand(len(drawn), -1)
-            frontier.descend(levels[-1][:, index], parents)
+        levels.append(drawn.flatten(1).index_select(1, level.columns))
+        if level.going_on is not None:
+            parents = level.parents.expand(len(drawn), -1)
+            frontier.descend(levels[-1].index_select(1, level.going_on), parents)
     return torch.cat(levels, 1)

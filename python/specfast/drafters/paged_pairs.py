@@ -10,7 +10,7 @@ from specfast.drafters.checkpoint.weights import EMBEDDING
 from specfast.drafters.draws import ChainDrafts, DraftSampler
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle_chain import draft_pairs
-from specfast.drafters.eagle_tree import Frontier, TreeCandidates, expand
+from specfast.drafters.eagle_tree import Frontier
 from specfast.drafters.paged_rows import PagedRows, PagedWindow
 from specfast.ops.attention import MAX_ATTENTION_ROWS
 
@@ -66,14 +66,11 @@ class PagedChains:
 
         return draft_pairs(self._model, self._last_hidden(requests), num_drafts, sampler, behind)
 
-    def expand(
-        self, requests: Tensor, lens: Tensor, live: Tensor, topk: int, depth: int
-    ) -> TreeCandidates:
-        """Candidates of trees; the arguments are those of :meth:`draft` and of ``expand``.
+    def frontier(self, requests: Tensor, lens: Tensor, live: Tensor, num_nodes: int) -> Frontier:
+        """Behind the committed pairs, for trees; the arguments are those of :meth:`draft`.
 
-        Nodes lie behind the committed pairs in the order in which they are expanded.
+        At most ``num_nodes`` nodes are run; they lie there in the order in which they are.
         """
-        num_nodes = topk * (depth - 1)
         table, counts = self.rows.drafted_pages(requests, lens), live.int() * num_nodes
         window = PagedWindow.of(self.rows, table, lens, counts, num_nodes)
 
@@ -81,8 +78,7 @@ class PagedChains:
             positions = (lens[:, None] + level).expand(-1, ancestors.shape[1])
             return positions, PagedPairs(window.level(ancestors))
 
-        frontier = Frontier(self._model, self._last_hidden(requests), behind)
-        return expand(frontier, topk, depth)
+        return Frontier(self._model, self._last_hidden(requests), behind)
 
     def _last_hidden(self, requests: Tensor) -> Tensor:
         return self.last.index_select(0, requests)[:, None]

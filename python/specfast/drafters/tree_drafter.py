@@ -11,11 +11,11 @@ from specfast.drafters.base import DraftBatch, DraftRequest
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle_chain import EagleChain
 from specfast.drafters.eagle_tree import Frontier, draw, expand
+from specfast.drafters.placed_shape import LikelyShapes
 from specfast.drafters.sampling import prefix_lens_of
 from specfast.drafters.trained import TrainedDrafter, draft_status
 from specfast.drafters.tree_choice import best_tree
 from specfast.drafters.tree_sampler import TreeSampler
-from specfast.drafters.tree_shape import TreeShape
 from specfast.ops.frontier import MAX_CHILDREN
 from specfast.ops.tree import MAX_CANDIDATES
 
@@ -36,7 +36,8 @@ class TreeDrafter(TrainedDrafter):
     topk : int
         Children of a node at most, and nodes of a level that are expanded; at most 32.
     depth : int
-        Levels behind the anchor at most; further limited by what requests may still emit.
+        Levels behind the anchor at most. Those that a request has no use for, near the end of its
+        text, are not verified.
     drawn : bool
         Whether a batch with a request that samples gets drawn trees.
     budget : int, optional
@@ -71,6 +72,7 @@ class TreeDrafter(TrainedDrafter):
         self.depth = depth
         self.drawn = drawn
         self.budget = budget
+        self._shapes = LikelyShapes(self.topk, depth, model.device)
 
     @property
     def budget(self) -> int | None:
@@ -94,7 +96,7 @@ class TreeDrafter(TrainedDrafter):
         if depth == 0 or self.budget == 0:
             return DraftBatch.from_lists(requests, [[] for _ in requests])
         if draws:
-            return self._draw(requests, num_nodes, depth, limits)
+            return self._draw(requests, num_nodes, limits)
         return self._expand(requests, num_nodes, depth, limits)
 
     def _expand(
@@ -122,24 +124,21 @@ class TreeDrafter(TrainedDrafter):
         )
 
     def _draw(
-        self, requests: Sequence[DraftRequest], num_nodes: int, depth: int, limits: list[int]
+        self, requests: Sequence[DraftRequest], num_nodes: int, limits: list[int]
     ) -> DraftBatch:
-        shape, device = TreeShape.likely(num_nodes, self.topk, depth), self.model.device
-        sampler = TreeSampler(requests, device)
+        shape, device = self._shapes.of(num_nodes), self.model.device
+        sampler = TreeSampler.of(requests, device)
         tokens = draw(self._frontier(requests), shape, sampler)
-        rows = torch.tensor(shape.row_of_node(len(requests)), dtype=torch.int32, device=device)
-        parents = torch.tensor(shape.parents, dtype=torch.int32, device=device)
         usable = sampler.num_usable()
-        deepest = torch.minimum(usable, usable.new_tensor(limits))
-        # Nodes come level after level.
-        lens = (torch.tensor(shape.depths, device=device) <= deepest[:, None]).sum(1)
-        wanted = [min(limit, len(shape.levels)) for limit in limits]
+        lens: list[int] = shape.nodes_within(
+            torch.minimum(usable, usable.new_tensor(limits))
+        ).tolist()
         return DraftBatch(
             torch.cat([self._anchors(requests), tokens], 1).int(),
-            lens.tolist(),
-            parents.repeat(len(requests), 1),
-            sampler.proposal(rows, self.model.weights.get("d2t")),
-            status=draft_status(wanted, usable.tolist()),
+            lens,
+            shape.parents.repeat(len(requests), 1),
+            sampler.proposal(shape.row_of_node(len(requests)), self.model.weights.get("d2t")),
+            status=draft_status([min(limit, shape.depth) for limit in limits], usable.tolist()),
         )
 
     def _frontier(self, requests: Sequence[DraftRequest]) -> Frontier:

@@ -11,7 +11,7 @@ from specfast import ops
 from specfast.drafters.base import DraftRequest
 from specfast.drafters.draws import UNUSABLE
 from specfast.drafters.sampling import prefix_lens_of, sampling_rules
-from specfast.sampling import Proposal, RowRecord
+from specfast.sampling import Proposal, RowRecord, SamplingRules
 
 
 class TreeSampler:
@@ -19,16 +19,23 @@ class TreeSampler:
 
     Parameters
     ----------
-    requests : B requests
-    device : torch.device
+    rules : SamplingRules
+        Of B requests.
+    prefix_lens : int32 [B]
+        Committed KV lengths, which tell the rounds apart.
     """
 
-    def __init__(self, requests: Sequence[DraftRequest], device: torch.device) -> None:
-        self._prefix_lens = prefix_lens_of(requests, device)
-        self._rules = sampling_rules(requests, device)
+    def __init__(self, rules: SamplingRules, prefix_lens: Tensor) -> None:
+        self._rules = rules
+        self._prefix_lens = prefix_lens
         self._logits: list[Tensor] = []
         self._records: list[Tensor] = []
         self._usable: list[Tensor] = []
+
+    @classmethod
+    def of(cls, requests: Sequence[DraftRequest], device: torch.device) -> TreeSampler:
+        """With each request's own temperature, filters and random numbers."""
+        return cls(sampling_rules(requests, device), prefix_lens_of(requests, device))
 
     def draw(self, logits: Tensor, num_draws: int) -> Tensor:
         """Columns int64 [B, n, num_draws] drawn from ``logits`` [B, n, Vq], the next level.

@@ -92,16 +92,3 @@ class TreeShape:
         paths.sort(key=lambda path: (len(path), path))
         number = {(): 0, **{path: i for i, path in enumerate(paths, start=1)}}
         return cls.of_parents([number[path[:-1]] for path in paths])
-
-    def row_of_node(self, batch_size: int) -> list[list[int]]:
-        """Row of q of each request's nodes, where rows of one level follow those before it."""
-        table = [[-1] * len(self.parents) for _ in range(batch_size)]
-        first, inner = 0, [0]
-        for depth in range(1, len(self.levels) + 1):
-            for b in range(batch_size):
-                for slot, node in enumerate(inner):
-                    table[b][node] = first + b * len(inner) + slot
-            first += batch_size * len(inner)
-            nodes = [node for node, d in enumerate(self.depths) if d == depth]
-            inner = [nodes[i] for i in self.levels[depth - 1].going_on]
-        return table
