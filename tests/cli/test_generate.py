@@ -162,6 +162,8 @@ def test_the_check_in_bf16_fails_for_a_broken_engine(
         (("hash", "--drafter", "/absent/drafter"), "there is no such directory"),
         (("hash", "--drafter", __file__), "is not a directory"),
         (("hash", "--drafter", "none", "--tree"), "--tree needs a drafter"),
+        (("hash", "--tree", "--drawn"), "--drawn is for --tree with a drafter of EAGLE"),
+        (("hash", "--drafter", "/tmp", "--drawn"), "--drawn is for --tree"),
         (("hash", "--json", "/proc/out.json"), "cannot write /proc/out.json"),
         (("hash", "--check", "--no-plain"), "leave out --no-plain"),
         (("--prompt-file", "absent.jsonl"), "cannot read the prompt file absent.jsonl"),

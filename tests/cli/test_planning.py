@@ -66,6 +66,7 @@ def test_drafts_that_do_not_pay_are_left_out(
     ("options", "message"),
     [
         (("--sps", "SPS"), "--sps is for a drafter with confidences, ngram has none"),
+        (("--drafter", "SURE", "--tree", "--drawn", "--sps", "SPS"), "drawn trees have none"),
         (("--drafter", "PLAIN", "--sps", "SPS"), "--sps is for a drafter with confidences"),
         (("--drafter", "SURE", "--sps", "SPS", "--graphs", "off"), "--sps is for --graphs on or"),
         (("--drafter", "SURE", "--sps", "SPS", "--tiers", "2"), "leave out --tiers"),

@@ -81,6 +81,8 @@ def test_output_is_that_of_plain_decoding(
         (dspark, DeviceTrainedDrafter, (), 4),
         (eagle, DeviceTreeDrafter, ("--tree",), 7),
         (eagle, DeviceTreeDrafter, ("--tree", "--temperature", 0.7), 7),
+        (eagle, DeviceTreeDrafter, ("--tree", "--drawn", "--temperature", 0.7), 7),
+        (eagle, DeviceTreeDrafter, ("--tree", "--drawn"), 7),
     ],
 )
 def test_padded_rounds_draft_on_the_device(
@@ -92,12 +94,14 @@ def test_padded_rounds_draft_on_the_device(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sizes = []
+    sizes, with_q = [], set()
     draft = kind.draft
 
     def noted(self: DeviceTrainedDrafter, slots: DraftSlots) -> DeviceDrafts:
         sizes.append(tuple(slots.tokens.shape))
-        return draft(self, slots)
+        drafts = draft(self, slots)
+        with_q.add(drafts.proposal is not None)
+        return drafts
 
     monkeypatch.setattr(kind, "draft", noted)
     drafter, out = write(tmp_path / "drafter", sizes_of(model_path)), tmp_path / "out.json"
@@ -109,6 +113,7 @@ def test_padded_rounds_draft_on_the_device(
     assert result.exit_code == 0, result.stderr + result.stdout
     proposed = [r["num_proposed"] for r in json.loads(out.read_text())["prompts"][0]["rounds"][1:]]
     assert set(sizes) == {(1, 8)}
+    assert with_q == {"--drawn" in options and "--temperature" in options}
     assert max(proposed) == most
 
 
@@ -117,6 +122,18 @@ def test_sampled(model_path: Path, tmp_path: Path, device: str) -> None:
     arguments = ("--model", model_path, "--drafter", drafter, "--temperature", 0.8, "--seed", 3)
     result = run(PROMPT, *arguments, "--max-new-tokens", 12, device=device)
     assert result.exit_code == 0, result.stderr
+
+
+def test_drawn_trees_on_the_host(model_path: Path, tmp_path: Path, device: str) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"prompt": PROMPT}))
+    drafter, out = eagle(tmp_path / "drafter", sizes_of(model_path)), tmp_path / "out.json"
+    options = ("--tree", "--drawn", "--temperature", 0.8, "--seed", 3, "--max-new-tokens", 12)
+    arguments = ("--model", model_path, "--drafter", drafter, *options, "--json", out)
+    arguments = ("eval", *arguments, "--prompts", prompts, "--device", device)
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(out.read_text())["params"]["drawn"]
 
 
 def test_of_another_target(model_path: Path, tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ class EngineOptions:
     """How the engines of one command are made.
 
     drafter : one of DRAFTERS, or a directory
+    drawn : whether the nodes of EAGLE's trees are drawn, for requests that sample
     tiers : batch sizes that rounds are padded to; None: powers of two up to the batch
     sts : file of temperatures for the drafter's confidences
     sps : file of the table that rounds are planned by
@@ -53,6 +54,7 @@ class EngineOptions:
 
     drafter: str
     tree: bool
+    drawn: bool
     verify_width: int
     page_size: int
     max_batch_size: int
@@ -74,6 +76,10 @@ class EngineOptions:
             )
         if self.tree and self.drafter == "none":
             raise CliError("--tree needs a drafter, and --drafter is none")
+        if self.drawn and (not self.tree or self.drafter in DRAFTERS):
+            raise CliError("--drawn is for --tree with a drafter of EAGLE")
+        if self.drawn and self.sps is not None:
+            raise CliError("--sps is for a drafter with confidences, drawn trees have none")
         if self.sts is not None and (self.tree or self.drafter in DRAFTERS):
             which = "trees have" if self.tree else f"{self.drafter} has"
             raise CliError(f"--sts is for a drafter with confidences, {which} none")
@@ -121,7 +127,7 @@ def make_drafter(
         )
     in_round = not on_host and _pads(target, options)
     kind = DeviceTreeDrafter if in_round else TreeDrafter
-    return kind(loaded, max(options.verify_width, 2))
+    return kind(loaded, max(options.verify_width, 2), drawn=options.drawn)
 
 
 def _pads(target: TargetModel, options: EngineOptions) -> bool:

@@ -25,6 +25,7 @@ from specfast.cli.hints import hints
 from specfast.cli.options import (
     DeviceOption,
     DrafterOption,
+    DrawnOption,
     DtypeOption,
     GraphMode,
     GraphsOption,
@@ -66,6 +67,7 @@ def evaluate(
     ],
     model: ModelOption = None,
     tree: TreeOption = False,
+    drawn: DrawnOption = False,
     max_new_tokens: MaxNewTokensOption = 128,
     device: DeviceOption = None,
     dtype: DtypeOption = None,
@@ -117,6 +119,7 @@ def evaluate(
     options = EngineOptions(
         drafter=drafter,
         tree=tree,
+        drawn=drawn,
         verify_width=verify_width,
         page_size=page_size,
         max_batch_size=max_batch_size,

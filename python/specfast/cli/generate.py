@@ -17,6 +17,7 @@ from specfast.cli.lossless import LosslessCheck, check_lossless
 from specfast.cli.options import (
     DeviceOption,
     DrafterOption,
+    DrawnOption,
     DtypeOption,
     GraphMode,
     GraphsOption,
@@ -57,6 +58,7 @@ def generate(
     model: ModelOption = None,
     drafter: DrafterOption = "ngram",
     tree: TreeOption = False,
+    drawn: DrawnOption = False,
     prompt_file: Annotated[
         Path | None,
         typer.Option(help='One JSON object per line with "prompt" or "messages".'),
@@ -141,6 +143,7 @@ def generate(
     options = EngineOptions(
         drafter=drafter,
         tree=tree,
+        drawn=drawn,
         verify_width=verify_width,
         page_size=page_size,
         max_batch_size=max_batch_size,

@@ -26,6 +26,10 @@ DrafterOption = Annotated[
     str, typer.Option(help="Who drafts: ngram, none, or the directory of a trained drafter.")
 ]
 TreeOption = Annotated[bool, typer.Option("--tree", help="Draft trees instead of chains.")]
+DrawnOption = Annotated[
+    bool,
+    typer.Option("--drawn", help="Draw the nodes of EAGLE's trees, where the text is sampled."),
+]
 VerifyWidthOption = Annotated[
     int, typer.Option(min=2, max=1024, help="Rows per round: the anchor and its drafts.")
 ]
