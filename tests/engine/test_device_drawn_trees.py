@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from capturable import only_capturable
 from engine.device_drafters import NotedHostTrees, WatchedTrees
 from engine.sps_tables import costly_rows
 from engine.test_device_drafters import RULES, decoded
 from engine.test_device_rounds import engine_of
 from engine.test_device_trees import (
+    DEPTH,
     MUTANTS,
     NUM_NODES,
     SIZE,
     TIERS,
+    TOPK,
     Trees,
     compare,
     eagle,
     on_host,
 )
-from engine.test_trained_drafters import PROMPTS, target
+from engine.test_trained_drafters import CASES, PROMPTS, target
 from specfast import Proposal, SamplingParams, Status
+from specfast.drafters import DeviceTreeDrafter, DraftTarget, load_drafter
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.tree_sampler import TreeSampler
 from specfast.drafters.tree_shape import TreeShape
+from specfast.engine import Engine, VerifyTiers
 from specfast.engine.target import Target
+from specfast.engine.tier_round import TierRound
 from specfast.planner import PlannerMode, Planning
 from torch import Tensor
 
@@ -123,3 +130,47 @@ def test_drawn_trees_are_not_planned(mode: PlannerMode, tmp_path: Path) -> None:
         return list(texts.values()), list(counts.values())
 
     assert decode(Planning(mode, table)) == decode(None)
+
+
+def test_a_whole_round_can_be_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, rounds = TierRound.run, []
+
+    def checked(self: TierRound) -> None:
+        rounds.append(self)
+        with only_capturable():
+            run(self)
+
+    monkeypatch.setattr(TierRound, "run", checked)
+    drafter = DeviceTreeDrafter(eagle("safeailab", tmp_path), *SIZE, drawn=True)
+    engine = engine_of(drafter, tiers=TIERS, verify_width=NUM_NODES)
+    engine.generate(PROMPTS, SamplingParams(max_new_tokens=6, temperature=0.8, seed=1))
+    assert len(rounds) >= 2
+
+
+# With more nodes than rows, their shape is made by the runs before the capture.
+@pytest.mark.parametrize("num_nodes", [NUM_NODES, NUM_NODES + 4])
+@pytest.mark.parametrize("drawn", [False, True])
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_captured_as_padded(
+    num_nodes: int, drawn: bool, temperature: float, tmp_path: Path, device: str
+) -> None:
+    if device == "cpu":
+        pytest.skip("graphs are captured on GPUs")
+    target_model = deepcopy(target()).to(device)
+    path = CASES["safeailab"].write(tmp_path)
+    model = load_drafter(path, DraftTarget.of(target_model))
+    assert isinstance(model, EagleModel)
+    params = SamplingParams(temperature=temperature, seed=3, max_new_tokens=12)
+
+    def run(capture: bool) -> list[list[int]]:
+        engine = Engine(
+            target_model,
+            DeviceTreeDrafter(model, num_nodes, TOPK, DEPTH, drawn=drawn),
+            max_batch_size=4,
+            page_size=4,
+            verify_width=NUM_NODES,
+            tiers=VerifyTiers([1, 2, 4], NUM_NODES, capture=capture),
+        )
+        return [g.token_ids for g in engine.generate(PROMPTS, params)]
+
+    assert run(True) == run(False)
