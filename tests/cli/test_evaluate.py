@@ -15,8 +15,8 @@ import pytest
 import torch
 from cli.test_evaluation import CHAINS
 from cli.test_generate import prompt_file as prompt_file
-from cli.test_trained_drafter import dspark, eagle, sizes_of
 from drafters.by_formula import Sizes
+from drafters.families import dflash, dflash2, dspark, eagle, eagle3, sizes_of
 from safetensors.torch import load_file, save_file
 from specfast.cli import app
 from specfast.cli.calibration import Calibration, SurvivalBin
@@ -100,8 +100,15 @@ def test_counts_are_those_of_the_rounds_that_generate_writes(
 
 @pytest.mark.parametrize(
     ("write", "lengths"),
-    [(eagle, (None, 7, 8)), (dspark, (4, 4, 5)), (dspark_behind_anchor, (4, 3, 4))],
-    ids=["eagle", "dspark", "dspark-behind-anchor"],
+    [
+        (eagle, (None, 7, 8)),
+        (eagle3, (None, 7, 8)),
+        (dflash, (6, 5, 6)),
+        (dspark, (4, 4, 5)),
+        (dspark_behind_anchor, (4, 3, 4)),
+        (dflash2, (6, 5, 6)),
+    ],
+    ids=["eagle", "eagle3", "dflash", "dspark", "dspark-behind-anchor", "dflash2"],
 )
 def test_trained_drafters(
     write: Callable[[Path, Sizes], Path],
@@ -123,7 +130,7 @@ def test_trained_drafters(
     assert ("train block" in result.stdout) == (lengths[0] is not None)
     # Random weights know nothing of the target.
     assert "Position 1 is accepted in" in result.stdout
-    assert report["drafter"]["family"] == ("eagle" if write is eagle else "dspark")
+    assert report["drafter"]["family"] == write.__name__.partition("_")[0]
 
 
 def test_a_drafter_of_padded_rounds_is_measured_on_the_host(

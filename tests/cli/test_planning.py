@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from cli.test_evaluate import dspark_with_confidence, run
 from cli.test_generate import prompt_file as prompt_file
-from cli.test_trained_drafter import PROMPT, dspark, sizes_of
+from cli.test_trained_drafter import PROMPT
+from drafters.families import dspark, sizes_of
 
 WIDTH = 5
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cli.test_evaluate import dspark_with_confidence, run
 from cli.test_generate import prompt_file as prompt_file
-from cli.test_trained_drafter import dspark, sizes_of
+from drafters.families import dspark, sizes_of
 from round_outputs import generation, round_output
 from specfast.cli.decoding import Decoding
 from specfast.cli.errors import CliError

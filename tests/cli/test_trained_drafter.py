@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drafters.block_files import NUM_LAYERS, RANK, backbone, markov
 from drafters.by_formula import Sizes
-from drafters.checkpoints import layer_config, layer_shapes, random_tensors, write_checkpoint
 from drafters.eagle_files import eagle3_cases
+from drafters.families import FAMILIES, MOST_DRAFTS, dspark, eagle, eagle3, sizes_of
 from specfast.cli import app
 from specfast.drafters import DeviceDrafts, DeviceTrainedDrafter, DeviceTreeDrafter, DraftSlots
 from typer.testing import CliRunner, Result
@@ -23,46 +22,17 @@ def run(*arguments: object, device: str = "cpu") -> Result:
     return CliRunner().invoke(app, ["generate", *map(str, arguments), "--device", device])
 
 
-def sizes_of(model_path: Path) -> Sizes:
-    config = json.loads((model_path / "config.json").read_text())
-    return Sizes(hidden=config["hidden_size"], vocab=config["vocab_size"], draft_vocab=0)
-
-
-def eagle(path: Path, s: Sizes) -> Path:
-    norms = ("post_attention_layernorm",)
-    shapes = {
-        "fc.weight": (s.hidden, 2 * s.hidden),
-        **layer_shapes(s, "layers.0.", norms, s.hidden, qk_norm=False),
-    }
-    config = {**layer_config(s), "architectures": ["LlamaForCausalLMEagle"], "bias": False}
-    return write_checkpoint(path, config, random_tensors(41, shapes), s)
-
-
-def dspark(path: Path, s: Sizes) -> Path:
-    config = {
-        **layer_config(s, NUM_LAYERS),
-        "architectures": ["Qwen3DSparkModel"],
-        "num_target_layers": 2,
-        "block_size": 4,
-        "mask_token_id": 1,
-        "target_layer_ids": [0, 1],
-        "markov_rank": RANK,
-        "enable_confidence_head": False,
-    }
-    s = Sizes(hidden=s.hidden, vocab=s.vocab, draft_vocab=s.vocab)
-    return write_checkpoint(path, config, backbone(42, s, 2, markov(s, "vanilla")), s)
-
-
-@pytest.mark.parametrize("write", [eagle, dspark])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("options", [(), ("--dtype", "bf16"), ("--verify-width", "3")])
 def test_output_is_that_of_plain_decoding(
-    write: Callable[[Path, Sizes], Path],
+    family: str,
     options: tuple[str, ...],
     model_path: Path,
     tmp_path: Path,
     device: str,
 ) -> None:
-    drafter, out = write(tmp_path / "drafter", sizes_of(model_path)), tmp_path / "out.json"
+    drafter = FAMILIES[family](tmp_path / "drafter", sizes_of(model_path))
+    out = tmp_path / "out.json"
     arguments: tuple[Any, ...] = ("--model", model_path, "--drafter", drafter, "--json", out)
     arguments += ("--max-new-tokens", 24, "--ignore-eos", "--check", *options)
     result = run(PROMPT, *arguments, device=device)
@@ -70,17 +40,15 @@ def test_output_is_that_of_plain_decoding(
     report = json.loads(out.read_text())
     assert report["params"]["drafter"] == str(drafter)
     proposed = [r["num_proposed"] for r in report["prompts"][0]["rounds"][1:]]
-    most = 2 if "--verify-width" in options else 4 if write is dspark else 7
-    assert max(proposed) == most
+    assert max(proposed) == (2 if "--verify-width" in options else MOST_DRAFTS[family])
 
 
 @pytest.mark.parametrize(
     ("write", "kind", "options", "most"),
-    [
-        (eagle, DeviceTrainedDrafter, (), 7),
-        (dspark, DeviceTrainedDrafter, (), 4),
+    [(FAMILIES[family], DeviceTrainedDrafter, (), MOST_DRAFTS[family]) for family in FAMILIES]
+    + [
         (eagle, DeviceTreeDrafter, ("--tree",), 7),
-        (eagle, DeviceTreeDrafter, ("--tree", "--temperature", 0.7), 7),
+        (eagle3, DeviceTreeDrafter, ("--tree", "--temperature", 0.7), 7),
         (eagle, DeviceTreeDrafter, ("--tree", "--drawn", "--temperature", 0.7), 7),
         (eagle, DeviceTreeDrafter, ("--tree", "--drawn"), 7),
     ],

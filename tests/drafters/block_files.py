@@ -82,29 +82,29 @@ def own_ends(s: Sizes) -> Shapes:
     return {"embed_tokens.weight": (s.vocab, s.hidden), "lm_head.weight": (s.draft_vocab, s.hidden)}
 
 
-def markov(s: Sizes, kind: str, confidence: int = 0) -> Shapes:
+def markov(s: Sizes, kind: str, confidence: int = 0, rank: int = RANK) -> Shapes:
     """Shapes of the heads; ``confidence`` is the width of that head's input, 0 for none."""
     shapes: dict[str, tuple[int, ...]] = {
-        "markov_head.markov_w1.weight": (s.vocab, RANK),
-        "markov_head.markov_w2.weight": (s.draft_vocab, RANK),
+        "markov_head.markov_w1.weight": (s.vocab, rank),
+        "markov_head.markov_w2.weight": (s.draft_vocab, rank),
     }
     if kind == "gated":
-        shapes["markov_head.gate_proj.weight"] = (RANK, s.hidden + RANK)
-        shapes["markov_head.gate_proj.bias"] = (RANK,)
+        shapes["markov_head.gate_proj.weight"] = (rank, s.hidden + rank)
+        shapes["markov_head.gate_proj.bias"] = (rank,)
     if kind == "rnn":
-        shapes["markov_head.joint_proj.weight"] = (3 * RANK, 2 * RANK + s.hidden)
-        shapes["markov_head.joint_proj.bias"] = (3 * RANK,)
+        shapes["markov_head.joint_proj.weight"] = (3 * rank, 2 * rank + s.hidden)
+        shapes["markov_head.joint_proj.bias"] = (3 * rank,)
     if confidence:
         shapes["confidence_head.proj.weight"] = (1, confidence)
         shapes["confidence_head.proj.bias"] = (1,)
     return shapes
 
 
-def convolutions(s: Sizes, num_taps: int, group: int) -> Shapes:
+def convolutions(s: Sizes, num_taps: int, group: int, rank: int = RANK) -> Shapes:
     shapes: dict[str, tuple[int, ...]] = {
-        "candidate_selector.hidden_projection.weight": (RANK, s.hidden),
-        "candidate_selector.predecessor_codebook": (s.vocab, RANK),
-        "candidate_selector.successor_codebook": (s.vocab, RANK),
+        "candidate_selector.hidden_projection.weight": (rank, s.hidden),
+        "candidate_selector.predecessor_codebook": (s.vocab, rank),
+        "candidate_selector.successor_codebook": (s.vocab, rank),
     }
     for layer in range(NUM_LAYERS):
         for name in ("attention_conv", "mlp_conv"):
