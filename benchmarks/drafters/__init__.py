@@ -1,0 +1,1 @@
+"""Every family of drafters by the command line: ``python -m benchmarks.drafters --help``."""
