@@ -56,7 +56,8 @@ def main() -> int:
         prompts.write_text("".join(lines[:NUM_PROMPTS]))
         for family in options.families:
             checkpoint = FAMILIES[family](scratch / family, sizes_of(options.model))
-            for drafts in ("chains", "trees") if family.startswith("eagle") else ("chains",):
+            trees = ("trees", "drawn trees") if family.startswith("eagle") else ()
+            for drafts in ("chains", *trees):
                 findings = Findings(family, drafts)
                 begin = time.monotonic()
                 Trial(options, findings, checkpoint, prompts, scratch).run()
@@ -88,8 +89,10 @@ class Trial:
         self._shared = ["--model", str(options.model), "--device", options.device]
         self._shared += ["--drafter", str(checkpoint), "--max-new-tokens", str(options.tokens)]
         self._shared += ["--ignore-eos", "--tiers", str(NUM_PROMPTS)]
-        if findings.drafts == "trees":
+        if findings.drafts != "chains":
             self._shared.append("--tree")
+        if findings.drafts == "drawn trees":
+            self._shared.append("--drawn")
         self._replayed = "on" if options.device == "cuda" else "padded"
 
     def run(self) -> None:

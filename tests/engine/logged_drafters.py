@@ -54,8 +54,8 @@ class _Logged(DeviceTrainedDrafter):
     texts : [n, T]    text of the request with seed i
     """
 
-    def __init__(self, *arguments: Any, texts: Tensor | None = None) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *arguments: Any, texts: Tensor | None = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self.texts = texts
         self.log: DraftLog | None = None
 

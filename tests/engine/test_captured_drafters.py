@@ -130,17 +130,21 @@ def test_drawn_chains(name: str, tmp_path: Path, device: str) -> None:
 
 @pytest.mark.parametrize("name", ["safeailab", "llama2"])
 @pytest.mark.parametrize("params", [GREEDY, MIXED], ids=["greedy", "mixed"])
-def test_trees(name: str, params: list[SamplingParams], tmp_path: Path, device: str) -> None:
+@pytest.mark.parametrize("drawn", [False, True], ids=["dynamic", "drawn"])
+def test_trees(
+    name: str, params: list[SamplingParams], drawn: bool, tmp_path: Path, device: str
+) -> None:
     model, drafter = loaded_on(device, name, tmp_path)
     assert isinstance(drafter, EagleModel)
-    replayed_equals_padded(model, lambda: LoggedTrees(drafter, *TREE), params)
+    replayed_equals_padded(model, lambda: LoggedTrees(drafter, *TREE, drawn=drawn), params)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kind", ["greedy", "mixed", "trees"])
+@pytest.mark.parametrize("kind", ["greedy", "mixed", "trees", "drawn trees"])
 def test_heads_that_kernels_know(family: str, kind: str, tmp_path: Path, device: str) -> None:
     """In bf16, through tensor cores on a GPU."""
-    if kind == "trees" and not family.startswith("eagle"):
+    of_trees = kind.endswith("trees")
+    if of_trees and not family.startswith("eagle"):
         pytest.skip("chains alone")
     sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}
     model = tiny_model(head_dim=64, **sizes).to(device=device, dtype=torch.bfloat16)
@@ -152,11 +156,15 @@ def test_heads_that_kernels_know(family: str, kind: str, tmp_path: Path, device:
     path = FAMILIES[family](tmp_path, s)
     drafter = load_drafter(path, DraftTarget.of(model), torch.bfloat16)
     prompts = [random_prompt(length, seed=length) for length in (5, 1, 150)]
-    make = LoggedTrees if kind == "trees" else Logged
-    size = TREE if kind == "trees" else ()
+
+    def make() -> _Logged:
+        if of_trees:
+            return LoggedTrees(drafter, *TREE, drawn=kind == "drawn trees")
+        return Logged(drafter)
+
     replayed_equals_padded(
         model,
-        lambda: make(drafter, *size),
+        make,
         GREEDY if kind == "greedy" else MIXED,
         prompts=prompts,
         num_tokens=24,
