@@ -290,7 +290,7 @@ def test_one_replay_is_a_whole_round(tree: bool, tmp_path: Path, device: str) ->
     layers = model.config.num_hidden_layers
     for pattern, count in {
         "build_verify_window": 1,
-        "verify_attention": layers,
+        "(verify|simple)_attention_kernel": layers,
         "accept_(chain|tree)": 1,
         "tree_from_parents": int(tree),
         "relocate": int(tree),
@@ -298,7 +298,11 @@ def test_one_replay_is_a_whole_round(tree: bool, tmp_path: Path, device: str) ->
         assert sum(bool(re.search(pattern, name)) for name in names) == count, pattern
     order = [
         next(i for i, name in enumerate(names) if re.search(pattern, name))
-        for pattern in ("build_verify_window", "verify_attention", "accept_(chain|tree)")
+        for pattern in (
+            "build_verify_window",
+            "(verify|simple)_attention_kernel",
+            "accept_(chain|tree)",
+        )
     ]
     assert order == sorted(order)
 
