@@ -51,6 +51,16 @@ def refusal(path: Path, target: Any = TARGET) -> str:
     return message
 
 
+@pytest.mark.parametrize("comment", ["", "x" * 8])
+def test_tensors_begin_where_ops_expect_it(comment: str, tmp_path: Path) -> None:
+    """Those of a file lie behind a header of any length."""
+    path = CASES["deepspec"].write(tmp_path)
+    tensors = load_file(path / "model.safetensors")
+    save_file(tensors, path / "model.safetensors", metadata={"comment": comment})
+    weights = load_drafter(path, TARGET).weights
+    assert {tensor.data_ptr() % 16 for tensor in weights._tensors.values()} == {0}
+
+
 class TestFiles:
     def test_no_directory(self, tmp_path: Path) -> None:
         assert "does not exist" in refusal(tmp_path / "none")

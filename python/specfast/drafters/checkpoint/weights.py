@@ -14,6 +14,8 @@ from specfast.drafters.checkpoint.tensors import canonical_names
 
 EMBEDDING, LM_HEAD = "embed_tokens.weight", "lm_head.weight"
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+# Bytes at a multiple of which a tensor begins, as the ops expect it.
+_ALIGNMENT = 16
 
 
 class Weights:
@@ -73,8 +75,9 @@ def load_weights(
         if own is None or _same(own, rows):
             tensors[name] = rows
     for name, value in tensors.items():
-        kept = value if name == "d2t" else value.to(dtype)
-        tensors[name] = kept.to(device)
+        kept = (value if name == "d2t" else value.to(dtype)).to(device)
+        # What a file is mapped to begins anywhere.
+        tensors[name] = kept if kept.data_ptr() % _ALIGNMENT == 0 else kept.clone()
     if "mask_embedding" in tensors:
         tensors["mask_embedding"] = tensors["mask_embedding"].reshape(-1)
     return Weights(tensors, spec.backbone.norm_eps)
