@@ -105,7 +105,7 @@ class LogitRow {
     open(team, data_);
 #if defined(__CUDA_ARCH__)
     SPECFAST_NO_UNROLL
-    for (int i = 0; i < BatchedCopy::kBatches; ++i) BatchedCopy::wait(i, turn_);
+    for (int i = 0; i < BatchedCopy::kBatches; ++i) wait_for_batch(i);
 #endif
     team.sync_part();  // a search looks at the groups of other threads
   }
@@ -241,7 +241,7 @@ class LogitRow {
 #if defined(__CUDA_ARCH__)
     SPECFAST_NO_UNROLL
     for (int i = 0; i < BatchedCopy::kBatches; ++i) {
-      if (batch_range(i).size() > 0) BatchedCopy::wait(i, turn_);
+      wait_for_batch(i);
       for_each_in(team, batch_range(i),
                   [&](int32_t group) { visit(first_id(group), stored(group)); });
     }
@@ -274,10 +274,14 @@ class LogitRow {
     int32_t end = clamp_to(min_of(whole, kept_groups_), range.begin, range.end);
     return {range.begin, end};
   }
+  // What is waited for is what was started: a batch without groups is neither.
+  __device__ void wait_for_batch(int i) const {
+    if (batch_range(i).size() > 0) BatchedCopy::wait(i, turn_);
+  }
   template <class Team>
   __device__ void start_copy(const Team& team) {
     turn_ ^= 1;
-    if (team.lane() >= BatchedCopy::kBatches) return;
+    if (team.lane() >= BatchedCopy::kBatches || batch_range(team.lane()).size() == 0) return;
     GroupRange batch = copied_groups(batch_range(team.lane()));
     BatchedCopy::start(team.lane(), kept_ + batch.begin, data_ + first_id(batch.begin),
                        batch.size() * static_cast<int>(sizeof(LogitGroup<T>)));
