@@ -8,19 +8,22 @@ import gc
 import json
 import secrets
 import time
+import traceback
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from specfast.engine import VerifyTiers
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.engine.shapes import SHAPES, random_model
 from benchmarks.soak.phase import DRAFTERS, Phase
 from benchmarks.soak.texts import Texts
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 TIE_GAPS = {torch.float32: 1e-3, torch.bfloat16: 0.25}
 # Allocators settle over the first phases; after that memory may grow by this much.
 SETTLING_SHARE = 0.3
@@ -30,58 +33,127 @@ GROWTH_BYTES = 64 << 20
 def main() -> int:
     options = _options()
     console = Console(highlight=False)
-    dtype = torch.bfloat16 if options.dtype == "bf16" else torch.float32
     torch.set_float32_matmul_precision("highest")
-    model = _model(options, dtype)
-    texts = Texts(model, options.prompts, options.longest_prompt, options.tokens, options.seed)
-    tie_gap = TIE_GAPS[dtype] if options.tie_gap is None else options.tie_gap
     start = time.monotonic()
+    targets = [Target.of(options, DTYPES[name]) for name in options.dtypes]
     phases: list[dict[str, Any]] = []
-    totals: Counter[str] = Counter()
-    while (elapsed := time.monotonic() - start) < 60 * options.minutes:
+    while (left := options.seconds - (time.monotonic() - start)) > 0:
         number = len(phases)
         kind = options.drafters[number % len(options.drafters)]
-        phase = Phase(model, texts, kind, options.seed + number, tie_gap, _engine_options(options))
-        phase.run(min(options.phase_seconds, 60 * options.minutes - elapsed))
-        totals.update(phase.counts)
-        found = {"counts": dict(phase.counts), "failures": phase.failures}
-        conditions = phase.conditions
-        del phase
-        phases.append({**conditions, **found, "memory": _memory(options.device)})
-        console.print(f"{time.monotonic() - start:6.0f} s  {conditions}  {phases[-1]['memory']}")
-    failures = [f"phase {i}: {f}" for i, p in enumerate(phases) for f in p["failures"]]
-    failures += _growth([phase["memory"] for phase in phases])
-    if not totals["equal to plain decoding"]:
-        failures.append("no greedy request was compared")
-    report = {
-        "conditions": {
-            "model": Path(options.model).name if options.model else f"random {options.shape}",
-            "card": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
-            "dtype": options.dtype,
-            "torch": torch.__version__,
-            "commit": options.commit,
-            "seed": options.seed,
-            "seconds": round(time.monotonic() - start),
-            "engine": options.engine,
-            "tiers": options.tiers,
-            "tie_gap": tie_gap,
-        },
-        "totals": dict(totals),
-        "failures": failures,
-        "phases": phases,
-    }
-    if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
-    console.print(dict(totals))
+        target = targets[number // len(options.drafters) % len(targets)]
+        phases.append(_phase(target, kind, options, number, min(options.phase_seconds, left)))
+        console.print(_line(phases[-1], time.monotonic() - start), markup=False)
+        failures = _failures(phases)
+        if options.json is not None:  # after each, in case that time runs out
+            seconds = round(time.monotonic() - start)
+            report = _report(options, targets, phases, failures, seconds)
+            options.json.write_text(json.dumps(report, indent=1) + "\n")
+    console.print(dict(_totals(phases)))
     console.print("\n".join(failures) or "no failure", markup=False)
     return 1 if failures else 0
 
 
-def _model(options: argparse.Namespace, dtype: torch.dtype) -> PreTrainedModel:
-    if options.model is None:
-        return random_model(options.shape, options.device, dtype)
-    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype)
-    return model.to(options.device).eval()
+@dataclass(frozen=True)
+class Target:
+    """A model and the texts that plain decoding gives it."""
+
+    model: PreTrainedModel
+    texts: Texts
+    tie_gap: float
+
+    @classmethod
+    def of(cls, options: argparse.Namespace, dtype: torch.dtype) -> Target:
+        if options.model is None:
+            model = random_model(options.shape, options.device, dtype)
+        else:
+            model = AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype)
+            model = model.to(options.device).eval()
+        texts = Texts(model, options.prompts, options.longest_prompt, options.tokens, options.seed)
+        return cls(model, texts, TIE_GAPS[dtype] if options.tie_gap is None else options.tie_gap)
+
+
+def _phase(
+    target: Target, kind: str, options: argparse.Namespace, number: int, seconds: float
+) -> dict[str, Any]:
+    found: dict[str, Any] = {"drafter": kind, "seed": options.seed + number}
+    counts: Counter[str] = Counter()
+    failures: list[str] = []
+    try:
+        phase = Phase(
+            target.model,
+            target.texts,
+            kind,
+            options.seed + number,
+            target.tie_gap,
+            options.graphs,
+            _engine_options(options),
+        )
+        found, counts, failures = phase.conditions, phase.counts, phase.failures
+        phase.run(seconds)
+        del phase
+    except Exception as error:  # a phase that ends early is a failure, and the soak goes on
+        failures.append(f"{type(error).__name__}: {error}")
+        traceback.print_exc()
+    return {
+        **found,
+        "counts": dict(counts),
+        "failures": failures,
+        "memory": _memory(options.device),
+    }
+
+
+def _failures(phases: list[dict[str, Any]]) -> list[str]:
+    failures = [f"phase {i}: {f}" for i, p in enumerate(phases) for f in p["failures"]]
+    failures += _growth([phase["memory"] for phase in phases])
+    if not _totals(phases)["equal to plain decoding"]:
+        failures.append("no greedy request was compared")
+    return failures
+
+
+def _totals(phases: list[dict[str, Any]]) -> Counter[str]:
+    totals: Counter[str] = Counter()
+    for phase in phases:
+        totals.update(phase["counts"])
+    return totals
+
+
+def _line(phase: dict[str, Any], seconds: float) -> str:
+    names = ("drafter", "dtype", "rounds", "max_batch_size", "verify_width", "page_size")
+    counts = phase["counts"]
+    return (
+        f"{seconds:6.0f} s  {', '.join(str(phase.get(name)) for name in names)}: "
+        f"{counts.get('steps', 0)} steps, {counts.get('tokens', 0)} tokens, "
+        f"{counts.get('accepted drafts', 0)} of them drafts, "
+        f"{counts.get('equal to plain decoding', 0)} greedy texts equal, "
+        f"{counts.get('other way at a tie', 0)} at a tie, {len(phase['failures'])} failures"
+    )
+
+
+def _report(
+    options: argparse.Namespace,
+    targets: list[Target],
+    phases: list[dict[str, Any]],
+    failures: list[str],
+    seconds: int,
+) -> dict[str, Any]:
+    return {
+        "conditions": {
+            "model": Path(options.model).name if options.model else f"random {options.shape}",
+            "card": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
+            "torch": torch.__version__,
+            "commit": options.commit,
+            "seed": options.seed,
+            "seconds": seconds,
+            "of_seconds": options.seconds,
+            "engine": options.engine,
+            "tie_gaps": dict(
+                zip(options.dtypes, (target.tie_gap for target in targets), strict=True)
+            ),
+        },
+        "totals": dict(_totals(phases)),
+        "failures": failures,
+        "phases": phases,
+    }
 
 
 def _engine_options(options: argparse.Namespace) -> dict[str, Any]:
@@ -89,12 +161,6 @@ def _engine_options(options: argparse.Namespace) -> dict[str, Any]:
     for text in options.engine:
         name, _, value = text.partition("=")
         given[name] = ast.literal_eval(value)
-    if options.tiers is not None:
-        # Widths and batches of a phase have to be those of the tiers.
-        width = given.setdefault("verify_width", 8)
-        given.setdefault("max_batch_size", max(options.tiers))
-        capture = {"on": True, "padded": False, "auto": None}[options.graphs]
-        given["tiers"] = VerifyTiers(options.tiers, width, capture=capture)
     return given
 
 
@@ -122,36 +188,50 @@ def _growth(memory: list[dict[str, int]]) -> list[str]:
 
 
 def _options() -> argparse.Namespace:
-    def numbers(text: str) -> list[int]:
-        return [int(part) for part in text.split(",")]
+    def words(*allowed: str) -> Callable[[str], list[str]]:
+        def parsed(text: str) -> list[str]:
+            unknown = set(text.split(",")) - set(allowed)
+            if unknown:
+                raise argparse.ArgumentTypeError(f"choose from {', '.join(allowed)}")
+            return text.split(",")
 
-    def kinds(text: str) -> list[str]:
-        return text.split(",")
+        return parsed
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=1.0)
-    parser.add_argument("--phase-seconds", type=float, default=10.0)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--phase-seconds", type=float, help="default: 10, on a GPU 20")
     parser.add_argument("--seed", type=int, default=secrets.randbits(31))
     parser.add_argument("--model", help="directory or hub id; absent: random weights")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument(
+        "--dtypes", type=words(*DTYPES), metavar="fp32,bf16", help="default: fp32, on a GPU both"
+    )
     parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--longest-prompt", type=int, default=120)
     parser.add_argument("--tokens", type=int, default=48, help="of a text at most")
-    parser.add_argument("--drafters", type=kinds, default=list(DRAFTERS), metavar="KIND,...")
+    parser.add_argument(
+        "--drafters", type=words(*DRAFTERS), default=list(DRAFTERS), metavar="KIND,..."
+    )
     parser.add_argument(
         "--engine", action="append", default=[], metavar="NAME=VALUE",
         help="an argument of Engine, the value as in Python; may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--tiers", type=numbers, metavar="B,...", help="pad rounds to these batches"
-    )
-    parser.add_argument("--graphs", choices=("auto", "on", "padded"), default="auto")
+        "--graphs", type=words("graphs", "padded", "eager"), metavar="WAY,...",
+        help="ways to run rounds, one of which each phase draws; default: padded,eager, and on a "
+        "GPU graphs, more often than those",
+    )  # fmt: skip
     parser.add_argument("--tie-gap", type=float, help="logits so close may fall either way")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--commit", default="unknown")
-    return parser.parse_args()
+    options = parser.parse_args()
+    on_gpu = options.device == "cuda"
+    options.phase_seconds = options.phase_seconds or (20.0 if on_gpu else 10.0)
+    options.dtypes = options.dtypes or (list(DTYPES) if on_gpu else ["fp32"])
+    graphs = ["graphs"] * 4 if on_gpu else []
+    options.graphs = options.graphs or [*graphs, "padded", "eager"]
+    return options
 
 
 if __name__ == "__main__":

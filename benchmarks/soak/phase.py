@@ -5,18 +5,21 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from specfast.drafters import Drafter, NgramDrafter, PlainDecoding
-from specfast.engine import Engine, RoundOutput
+from specfast.engine import Engine, RoundOutput, VerifyTiers
 from specfast.sampling_params import SamplingParams
 from specfast.status import FinishReason, Status
 from transformers import PreTrainedModel
 
 from benchmarks.soak.texts import TextDrafter, Texts, logit_gap
+from benchmarks.soak.trained import TRAINED, trained_drafter
 
-DRAFTERS = ("chain", "tree", "ngram", "ngram tree", "none")
+ON_HOST = ("chain", "tree", "ngram", "ngram tree")
+DRAFTERS = (*ON_HOST, "none", *TRAINED)
 
 
 @dataclass
@@ -42,30 +45,43 @@ class Phase:
         kind: str,
         seed: int,
         tie_gap: float,
+        rounds: Sequence[str],
         engine_options: dict[str, Any],
     ) -> None:
+        """``rounds`` are ways to run them, of which one is drawn: "graphs", "padded", "eager"."""
         self._draw = random.Random(seed)
         self._model, self._texts, self._tie_gap = model, texts, tie_gap
         self.counts: Counter[str] = Counter()
         self.failures: list[str] = []
         self._open: dict[int, Asked] = {}
         self._longest = max(len(text) for text in texts.plain)
-        self.conditions = {
-            "drafter": kind,
-            "seed": seed,
+        sizes: dict[str, Any] = {
             "page_size": self._draw.choice([1, 4, 16, 64]),
             "max_batch_size": self._draw.choice([1, 3, 8, 16]),
             "verify_width": self._draw.choice([2, 5, 8, 16]),
+            **engine_options,
         }
-        options = {k: v for k, v in self.conditions.items() if k not in ("drafter", "seed")}
-        self._engine = Engine(
-            model, self._drafter(kind, seed), seed=seed, **{**options, **engine_options}
-        )
-        self.conditions["num_pages"] = self._engine.pool.num_pages
+        way, width = self._draw.choice(rounds), sizes["verify_width"]
+        tiers = None
+        if way != "eager":
+            capture = way == "graphs"
+            tiers = VerifyTiers.up_to(sizes["max_batch_size"], width, capture=capture)
+        drafter = self._drafter(kind, seed, width - 1)
+        self._engine = Engine(model, drafter, seed=seed, tiers=tiers, **sizes)
+        self.conditions: dict[str, Any] = {
+            "drafter": kind,
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "rounds": way,
+            "seed": seed,
+            **sizes,
+            "num_pages": self._engine.pool.num_pages,
+        }
 
-    def _drafter(self, kind: str, seed: int) -> Drafter:
+    def _drafter(self, kind: str, seed: int, num_drafts: int) -> Drafter:
         if kind == "none":
             return PlainDecoding()
+        if kind in TRAINED:
+            return trained_drafter(kind, self._model, self._texts, num_drafts)
         if kind.startswith("ngram"):
             return NgramDrafter(tree=kind.endswith("tree"))
         return TextDrafter(self._texts, kind == "tree", seed)

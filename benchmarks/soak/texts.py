@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 import torch
-from specfast.drafters import DraftBatch, DraftRequest
+from specfast.drafters import DraftBatch, DraftRequest, DraftSlots
 from specfast.engine import Engine
 from specfast.sampling_params import SamplingParams
 from transformers import PreTrainedModel
@@ -27,6 +27,36 @@ class Texts:
         engine = Engine(model, max_batch_size=1, seed=seed)
         greedy = SamplingParams(max_new_tokens=length)
         self.plain = [engine.generate([p], greedy)[0].token_ids for p in self.prompts]
+
+
+class TextHints:
+    """The plain texts of an engine's requests on the device, for drafts of greedy ones.
+
+    A drafter with random weights is hardly ever right: with hints its rounds accept any number.
+    """
+
+    def __init__(self, texts: Texts, num_slots: int, device: torch.device) -> None:
+        self._texts = {tuple(p): [*p, *t] for p, t in zip(texts.prompts, texts.plain, strict=True)}
+        self._longest = max(len(text) for text in self._texts.values())
+        self._rows = torch.full((num_slots, self._longest), -1, device=device)
+
+    def know(self, requests: Sequence[DraftRequest]) -> None:
+        """Requests with nothing but their prompt and one token are new in their slots."""
+        for request in requests:
+            text = self._texts.get(tuple(request.token_ids[:-1]))
+            if text is not None:
+                row = torch.tensor([*text, *[-1] * (self._longest - len(text))])
+                self._rows[request.slot] = row.to(self._rows.device)
+
+    def hide(self, slots: DraftSlots) -> None:
+        """Write the next tokens of the text over the first drafts, of a number that varies."""
+        steps = torch.arange(1, slots.tokens.shape[1], device=self._rows.device)
+        at = slots.prefix_lens[:, None] + steps
+        true = self._rows.index_select(0, slots.slots)
+        true = true.gather(1, at.clamp(max=self._longest - 1))
+        known = steps <= (7 * slots.prefix_lens + slots.slots)[:, None] % (len(steps) + 1)
+        known &= (at < self._longest) & (true >= 0) & (slots.sampling.temperature[:, None] == 0)
+        slots.tokens[:, 1:] = torch.where(known, true, slots.tokens[:, 1:])
 
 
 class TextDrafter:

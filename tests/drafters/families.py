@@ -15,9 +15,13 @@ BLOCK, MASK, RANK = 6, 1, 32
 
 
 def sizes_of(model_path: Path) -> Sizes:
-    """Of drafters for the model in ``model_path``; heads as kernels know them, where they fit."""
+    """Of drafters for the model in ``model_path``."""
     config = json.loads((model_path / "config.json").read_text())
-    hidden, vocab = config["hidden_size"], config["vocab_size"]
+    return sizes_for(config["hidden_size"], config["vocab_size"])
+
+
+def sizes_for(hidden: int, vocab: int) -> Sizes:
+    """Of drafters for such a target; heads as kernels know them, where they fit."""
     if hidden % 64:
         return Sizes(hidden=hidden, vocab=vocab, draft_vocab=vocab)
     heads, dim = hidden // 64, 64

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from drafters.by_formula import Sizes
-from drafters.families import FAMILIES
+from drafters.families import FAMILIES, sizes_for
 from engine.logged_drafters import Drafted, Logged, LoggedTrees, _Logged
 from engine.models import random_prompt, tiny_model
 from engine.test_device_drafters import loaded
@@ -148,12 +147,7 @@ def test_heads_that_kernels_know(family: str, kind: str, tmp_path: Path, device:
         pytest.skip("chains alone")
     sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}
     model = tiny_model(head_dim=64, **sizes).to(device=device, dtype=torch.bfloat16)
-    vocab = model.config.vocab_size
-    s = Sizes(
-        hidden=128, inner=192, heads=2, kv_heads=1, head_dim=64, vocab=vocab, draft_vocab=vocab,
-        rotary=64,
-    )  # fmt: skip
-    path = FAMILIES[family](tmp_path, s)
+    path = FAMILIES[family](tmp_path, sizes_for(128, model.config.vocab_size))
     drafter = load_drafter(path, DraftTarget.of(model), torch.bfloat16)
     prompts = [random_prompt(length, seed=length) for length in (5, 1, 150)]
 

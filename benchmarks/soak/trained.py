@@ -1,0 +1,80 @@
+"""Drafters on the device for a soak: small random checkpoints, and texts that they are told."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from specfast.drafters import (
+    DeviceDrafts,
+    DeviceTrainedDrafter,
+    DeviceTreeDrafter,
+    DraftPages,
+    DraftRequest,
+    DraftSlots,
+    DraftTarget,
+    load_drafter,
+)
+from specfast.drafters.loader import DrafterModel
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from benchmarks.soak.texts import TextHints, Texts
+
+FAMILIES = ("eagle", "eagle3", "dflash", "dspark", "dflash2")
+TRAINED = (*FAMILIES, "eagle trees", "eagle3 drawn trees")
+
+
+def trained_drafter(
+    kind: str, model: PreTrainedModel, texts: Texts, num_drafts: int
+) -> DeviceTrainedDrafter:
+    """A drafter of ``TRAINED`` for ``model``."""
+    family, _, form = kind.partition(" ")
+    loaded = _load(family, model)
+    if form:
+        num_nodes = max(num_drafts + 1, 2)
+        return DeviceTreeDrafter(loaded, num_nodes, 3, 4, drawn=form == "drawn trees")  # type: ignore[arg-type]
+    return HintedDrafter(loaded, texts, num_drafts)
+
+
+class HintedDrafter(DeviceTrainedDrafter):
+    """Chains, with true tokens in front of the drafts of greedy requests."""
+
+    def __init__(self, model: DrafterModel, texts: Texts, num_drafts: int) -> None:
+        super().__init__(model, num_drafts)
+        self._texts = texts
+        self._hints: TextHints | None = None
+
+    def attach(self, pages: DraftPages) -> None:
+        super().attach(pages)
+        self._hints = TextHints(self._texts, len(pages.table), self.model.device)
+
+    def observe(self, requests: Sequence[DraftRequest], taps: Sequence[Tensor]) -> None:
+        super().observe(requests, taps)
+        assert self._hints is not None
+        self._hints.know(requests)
+
+    def draft(self, slots: DraftSlots) -> DeviceDrafts:
+        drafts = super().draft(slots)
+        assert self._hints is not None
+        self._hints.hide(slots)
+        return drafts
+
+
+def _load(family: str, model: PreTrainedModel) -> DrafterModel:
+    """With the makers of the tests."""
+    makers: Any = str(Path(__file__).parents[2] / "tests")
+    if makers not in sys.path:
+        sys.path.append(makers)
+    from drafters.families import FAMILIES as WRITERS
+    from drafters.families import sizes_for
+
+    config = model.config.get_text_config()
+    dtype: torch.dtype = model.dtype
+    with tempfile.TemporaryDirectory() as folder:
+        path = WRITERS[family](Path(folder), sizes_for(config.hidden_size, config.vocab_size))
+        return load_drafter(path, DraftTarget.of(model), dtype)
