@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -81,6 +82,12 @@ class LaunchedRound:
         if self.event is not None:
             self.event.synchronize()
         return self.round.unpack(self.on_host)
+
+
+@cache
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all captures: cuBLAS keeps a workspace for each stream that it has seen, for good."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 @contextmanager
@@ -295,14 +302,14 @@ class VerifyGraphs:
         # other forms, one in flight perhaps, share the inputs.
         before = round_.inputs.snapshot()
         round_.inputs.clear()
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream = _capture_stream(self.device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(2):
                 round_.run()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory_pool), _no_collection():
+        with torch.cuda.graph(graph, pool=self._memory_pool, stream=stream), _no_collection():
             round_.run()
         round_.inputs.restore(before)
         return CapturedRound(round_, graph, self._on_gpu)
