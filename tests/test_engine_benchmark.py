@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ def test_acceptance_is_as_prescribed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out = tmp_path / "engine.json"
-    arguments = ["--shape", "tiny", "--device", "cpu", "--batch", "2", "--context", "9"]
+    arguments = ["--shape", "tiny", "--device", "cpu", "--points", "2x9"]
     arguments += ["--output", "16", "--acceptance", acceptance, "--json", str(out)]
     monkeypatch.setattr(sys, "argv", ["engine", *arguments])
     assert benchmark.main() == 0  # type: ignore[attr-defined]
@@ -41,3 +42,65 @@ def test_acceptance_is_as_prescribed(
     # The last round of a text may be cut short; the first record comes one step late.
     assert result["speculative"]["tokens_per_round"] == pytest.approx(tokens_per_round, rel=0.1)
     assert result["plain"]["tokens_per_round"] == 1.0
+
+
+@pytest.mark.parametrize("drafter", ["eagle3", "dflash", "dspark"])
+def test_a_drafter_that_is_paid_for(
+    drafter: str, tmp_path: Path, benchmark: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its steps are run, and the table's drafts are taken."""
+    from specfast.drafters import DeviceTrainedDrafter
+
+    from benchmarks.engine.prescribed import PaidDrafter
+
+    calls = []
+    draft = DeviceTrainedDrafter.draft
+
+    def noted(self: DeviceTrainedDrafter, slots: Any) -> Any:
+        assert isinstance(self, PaidDrafter)
+        drafts = draft(self, slots)
+        calls.append(bool((slots.tokens[:, 1:] >= 0).all()))
+        return drafts
+
+    monkeypatch.setattr(DeviceTrainedDrafter, "draft", noted)
+    out = tmp_path / "engine.json"
+    arguments = ["--shape", "tiny", "--device", "cpu", "--points", f"{drafter}:2x9"]
+    arguments += ["--output", "16", "--acceptance", "1,1,1", "--json", str(out)]
+    monkeypatch.setattr(sys, "argv", ["engine", *arguments])
+    assert benchmark.main() == 0  # type: ignore[attr-defined]
+    (result,) = json.loads(out.read_text())["results"]
+    assert result["speculative"]["tokens_per_round"] == pytest.approx(4.0, rel=0.1)
+    assert len(calls) > 4
+    assert all(calls)
+
+
+def test_no_point_begins_too_late(
+    tmp_path: Path, benchmark: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "engine.json"
+    arguments = ["--shape", "tiny", "--device", "cpu", "--points", "2x9", "--seconds", "11"]
+    monkeypatch.setattr(sys, "argv", ["engine", *arguments, "--json", str(out)])
+    assert benchmark.main() == 0  # type: ignore[attr-defined]
+    (result,) = json.loads(out.read_text())["results"]
+    assert result["skipped"] == "no time was left"
+
+
+def test_phases_of_a_round(benchmark: object) -> None:
+    """The drafter's products, before the layout and after accept, are not the target's."""
+    from benchmarks.engine.kernels import RoundProfile, _phases, _rounds
+
+    def round_at(start: int, launch: int) -> list[tuple[int, int, str, int]]:
+        names = ["nvjet_draft", "build_verify_window_kernel", "attention_kernel", "nvjet_head"]
+        names += ["scatter", "specfast::accept_kernel<4>", "nvjet_context", *["copy"] * 4]
+        return [
+            (start + 1000 * i, start + 1000 * i + 900, name, launch) for i, name in enumerate(names)
+        ]
+
+    copy_of_record = [(12_000, 12_100, "Memcpy DtoH", 2)]
+    rounds = _rounds([*round_at(0, 1), *copy_of_record, *round_at(20_000, 3)])
+    assert [len(kernels) for kernels in rounds] == [11, 11]
+    phases = _phases(*rounds)
+    expected = {"draft": 1.0, "layout": 0.9, "verify": 2.0, "accept + commit": 7.0, "between": 9.1}
+    assert phases == pytest.approx(expected)
+    profile = RoundProfile(20.0, phases, {}, 16.1, {}, {}, {})
+    assert profile.split_of(21.8)["verify"] == pytest.approx(4.0)

@@ -6,43 +6,55 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from specfast.drafters import DeviceDrafts, DraftBatch, DraftPages, DraftRequest, DraftSlots
+from specfast.drafters import (
+    DeviceDrafter,
+    DeviceDrafts,
+    DeviceTrainedDrafter,
+    DraftBatch,
+    DraftPages,
+    DraftRequest,
+    DraftSlots,
+)
+from specfast.drafters.loader import DrafterModel
 from specfast.engine import Engine
 from specfast.records import AcceptRecord
 from torch import Tensor
+from transformers import PreTrainedModel
+
+from benchmarks.engine.drafter_shapes import random_drafter
 
 MAX_POSITIONS = 65536 + 64
 # Larger than any logit of a random model, and exact in bf16.
 CERTAIN = 1024.0
 
 
-def text(vocab_size: int, device: str) -> Tensor:
+def text(vocab_size: int, device: torch.device) -> Tensor:
     """The token at each position; int64."""
     return (torch.arange(MAX_POSITIONS, device=device) * 7919 + 13) % vocab_size
 
 
 def prescribe_text(engine: Engine) -> None:
-    """Let the target say what :func:`text` says, whatever it computes; one small kernel more."""
+    """Let the target say what :func:`text` says, whatever it computes.
+
+    That is one small kernel more between the target's last product and accept, and one before.
+    """
     target = engine.target
-    tokens = text(target.vocab_size, str(target.device))
+    following = text(target.vocab_size, target.device)[1:].contiguous()
     forward = target.forward
 
     def prescribed(ids: Tensor, positions: Tensor, *layers: Any, last_only: bool = False) -> Tensor:
+        certain = following.index_select(0, positions[-1:] if last_only else positions)
         logits = forward(ids, positions, *layers, last_only=last_only)
-        at = positions[-1:] if last_only else positions
-        following = tokens.index_select(0, at + 1)
-        return logits.scatter_(1, following[:, None], CERTAIN)
+        return logits.scatter_(1, certain[:, None], CERTAIN)
 
     target.forward = prescribed  # type: ignore[method-assign]
 
 
-class PrescribedDrafter:
-    """Drafts a table of tokens; draft i is right with probability ``acceptance[i]``, if all before
-    it are. One gather per round."""
+class DraftTable:
+    """Tokens to draft at each position; draft i is right with probability ``acceptance[i]``, if
+    all before it are."""
 
-    drafts_trees = False
-
-    def __init__(self, acceptance: Sequence[float], vocab_size: int, device: str) -> None:
+    def __init__(self, acceptance: Sequence[float], vocab_size: int, device: torch.device) -> None:
         gamma = len(acceptance)
         generator = torch.Generator().manual_seed(1)
         draws = torch.rand(MAX_POSITIONS, gamma, generator=generator)
@@ -51,7 +63,20 @@ class PrescribedDrafter:
             1, gamma + 1, device=device
         )
         right = text(vocab_size, device)[after.clamp(max=MAX_POSITIONS - 1)]
-        self._drafts = ((right + wrong) % vocab_size).int()
+        self.drafts = ((right + wrong) % vocab_size).int()
+
+    def write(self, slots: DraftSlots) -> None:
+        drafts = self.drafts.index_select(0, slots.prefix_lens)
+        slots.tokens[:, 1:].copy_(drafts[:, : slots.tokens.shape[1] - 1])
+
+
+class PrescribedDrafter:
+    """Drafts a table of tokens: one gather per round."""
+
+    drafts_trees = False
+
+    def __init__(self, table: DraftTable) -> None:
+        self._table = table
 
     def attach(self, pages: DraftPages) -> None:
         pass
@@ -60,8 +85,7 @@ class PrescribedDrafter:
         pass
 
     def draft(self, slots: DraftSlots) -> DeviceDrafts:
-        drafts = self._drafts.index_select(0, slots.prefix_lens)
-        slots.tokens[:, 1:].copy_(drafts[:, : slots.tokens.shape[1] - 1])
+        self._table.write(slots)
         return DeviceDrafts()
 
     def committed(self, slots: DraftSlots, record: AcceptRecord, taps: Tensor | None) -> None:
@@ -69,13 +93,39 @@ class PrescribedDrafter:
 
     def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
         lens = torch.tensor([len(request.token_ids) - 1 for request in requests])
-        drafts = self._drafts[lens.to(self._drafts.device), : verify_width - 1]
+        drafts = self._table.drafts
+        drafts = drafts[lens.to(drafts.device), : verify_width - 1]
         anchors = drafts.new_tensor([[request.token_ids[-1]] for request in requests])
         tokens = torch.cat([anchors, drafts], dim=1)
         return DraftBatch(tokens, [tokens.shape[1]] * len(requests))
 
     def release(self, request_id: int) -> None:
         pass
+
+
+class PaidDrafter(DeviceTrainedDrafter):
+    """Drafts as a drafter of a family does, then takes the table's: what they cost is real."""
+
+    def __init__(self, model: DrafterModel, table: DraftTable) -> None:
+        super().__init__(model, table.drafts.shape[1])
+        self._table = table
+
+    def draft(self, slots: DraftSlots) -> DeviceDrafts:
+        verify_lens = slots.verify_lens.clone()
+        drafts = super().draft(slots)
+        self._table.write(slots)
+        slots.verify_lens.copy_(verify_lens)
+        return DeviceDrafts(confidence=drafts.confidence, confidence_form=drafts.confidence_form)
+
+
+def prescribed_drafter(
+    name: str, acceptance: Sequence[float], model: PreTrainedModel
+) -> DeviceDrafter:
+    """ "table", or a family of ``drafter_shapes``."""
+    table = DraftTable(acceptance, model.config.vocab_size, model.device)
+    if name == "table":
+        return PrescribedDrafter(table)
+    return PaidDrafter(random_drafter(name, model, len(acceptance)), table)
 
 
 def expected_length(acceptance: Sequence[float]) -> float:

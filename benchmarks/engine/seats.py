@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from specfast.drafters import DeviceTrainedDrafter
 from specfast.engine import Engine
 from specfast.sampling_params import SamplingParams
 
 
 def seat(engine: Engine, context_len: int, params: SamplingParams) -> None:
-    """Add a request whose first ``context_len`` tokens are committed; their KV is zeros."""
+    """Add a request whose first ``context_len`` tokens are committed; their KV is what is there."""
     engine.add_request([1] * (context_len + 1), params)
     engine._admit()
     request = engine._running[-1]
@@ -15,6 +18,11 @@ def seat(engine: Engine, context_len: int, params: SamplingParams) -> None:
     request.committed_len = context_len
 
 
-def clear_kv(engine: Engine) -> None:
-    for storage in (*engine.pool.keys, *engine.pool.values):
-        storage.zero_()
+def fill_kv(engine: Engine) -> None:
+    """Random keys and values everywhere, those of a drafter included."""
+    pools: list[Any] = [engine.pool]
+    if isinstance(engine.drafter, DeviceTrainedDrafter):
+        pools.append(engine.drafter._chains.rows)  # type: ignore[union-attr]
+    for pool in pools:
+        for storage in (*pool.keys, *pool.values):
+            storage.normal_()
