@@ -66,6 +66,39 @@ def write_results(root: Path, folder: str, rows: list[dict[str, object]]) -> Non
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def engine_result(drafter: str, batch: int, context: int, output: int) -> dict[str, object]:
+    us = 1000.0 * batch
+    return {
+        "drafter": drafter,
+        "batch": batch,
+        "context": context,
+        "output": output,
+        "ttft_ms": 34.4,
+        "plain": {"tpot_us": 4 * us},
+        "speculative": {
+            "tokens_per_round": 3.5,
+            "tpot_us": 2 * us,
+            "tokens_per_second": 1e6 * batch / us,
+            "split_us": {"draft": 10, "layout": 20, "verify": 4 * us, "accept + commit": 50},
+            "profile": {"phases": {"between": 7.4}},
+        },
+        "speedup": 2.0,
+        "of_ideal": 0.96,
+    }
+
+
+ENGINE_CONDITIONS = {
+    "shape": "qwen3-8b",
+    "weights": "random",
+    "dtype": "bfloat16",
+    "acceptance": [0.9, 0.5],
+    "card": "NVIDIA H200",
+    "driver": "580",
+    "torch": "2.11",
+    "commit": "0123456789abcdef",
+}
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """The README and the field's figures beside made-up results, brought up to date."""
@@ -84,22 +117,20 @@ def test_readme_holds_the_committed_numbers() -> None:
 
 def test_every_row_shows_its_own_time(checkout: Path) -> None:
     text = (checkout / "README.md").read_text()
-    accept_tree_64 = next(
-        row
+    accept_tree = {
+        row["batch"]: row["us"]
         for row in measured_rows()
-        if (row["variant"], row["nodes"], row["batch"]) == ("greedy, logits, cold", 64, 64)
-    )
-    line = next(
-        line
-        for line in text.splitlines()
-        if "greedy accept of 64-node trees" in line and "| 64 |" in line
-    )
-    assert line.split(" | ")[2:] == [
-        "2.5 / 7",
-        f"**{accept_tree_64['us']:.1f}**",
-        "2.50",
-        "631 SGLang |",
+        if row["variant"] == f"greedy, logits, {'warm' if row['batch'] == 1 else 'cold'}"
+        and row["nodes"] == 64
+    }
+    line = next(line for line in text.splitlines() if "greedy accept of 64-node trees" in line)
+    cells = [cell.strip() for cell in line.strip("|").split("|")[1:]]
+    assert [cell.split(" / ")[0] for cell in cells] == [
+        f"**{accept_tree[batch]:.{1 if accept_tree[batch] < 100 else 0}f}**"
+        for batch in (1, 8, 64, 256)
     ]
+    assert cells[2].endswith(" / 2.50 / 631 SGLang")
+    assert "2.5 to 2.5 rows per request on average and 7 at most" in text
     assert update_readme(checkout, "--check").returncode == 0
 
 
@@ -136,3 +167,56 @@ def test_rows_of_several_runs_are_refused(checkout: Path) -> None:
     rows[0]["commit"] = "fedcba9876543210"
     write_results(checkout, "2026-01-01-h200", rows)
     assert update_readme(checkout, "--check").returncode == 2
+
+
+def test_the_newest_points_of_the_engine(checkout: Path) -> None:
+    before = (checkout / "README.md").read_text()
+    results = [
+        engine_result("table", 8, 1024, 256),
+        engine_result("table", 8, 1024, 16),
+        engine_result("dflash", 8, 1024, 256),
+        {"drafter": "table", "batch": 64, "context": 1024, "skipped": "no time was left"},
+    ]
+    for folder, shape in (("2026-01-01-h200", "smollm2-135m"), ("2026-01-02-h200", "qwen3-8b")):
+        path = checkout / "benchmarks/results" / folder / "engine.json"
+        path.parent.mkdir(exist_ok=True)
+        conditions = {**ENGINE_CONDITIONS, "shape": shape}
+        path.write_text(json.dumps({"conditions": conditions, "results": results}))
+    assert update_readme(checkout, "--check").returncode == 1
+    assert update_readme(checkout).returncode == 0
+    added = set((checkout / "README.md").read_text().splitlines()) - set(before.splitlines())
+    rows = sorted(line for line in added if line.startswith(("| table", "| dflash")))
+    assert rows == [
+        "| dflash | 8 | 1024 | 34 | 3.50 | 32.00, 16.00 | **2.00** (0.96) "
+        "| 0.01 + 0.02 + 32.00 + 0.05 | 7 | 1000 |",
+        "| table | 8 | 1024 | 34 | 3.50 | 32.00, 16.00 | **2.00** (0.96) "
+        "| 0.01 + 0.02 + 32.00 + 0.05 | 7 | 1000 |",
+    ]
+    (about,) = [line for line in added if line.startswith("Rounds of the engine")]
+    for condition in ("qwen3-8b", "0.9, 0.5", "256 tokens per request", "commit 0123456789"):
+        assert condition in about
+    assert "2026-01-02-h200/engine.json" in about
+
+
+def test_the_readme_has_room_for_every_point(checkout: Path) -> None:
+    points = [("table", b, c) for b in (1, 8, 64, 128) for c in (1024, 8192, 32768)]
+    points += [(name, 8, 1024) for name in ("eagle3", "dflash", "dspark")]
+    report = {
+        "conditions": ENGINE_CONDITIONS,
+        "results": [engine_result(*point, 256) for point in points],
+    }
+    path = checkout / "benchmarks/results/2026-01-01-h200/engine.json"
+    path.write_text(json.dumps(report))
+    assert update_readme(checkout).returncode == 0
+    assert (checkout / "README.md").read_text().count("\n") <= 150
+
+
+def test_the_benchmark_writes_what_the_readme_reads(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = checkout / "benchmarks/results/2026-01-01-h200/engine.json"
+    command = [sys.executable, "-m", "benchmarks.engine", "--shape", "tiny", "--device", "cpu"]
+    command += ["--points", "1x1024", "--output", "4", "--json", str(path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    assert update_readme(checkout).returncode == 0
+    assert "| table | 1 | 1024 |" in (checkout / "README.md").read_text()
