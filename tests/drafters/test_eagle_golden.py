@@ -150,11 +150,13 @@ def _with_forward(monkeypatch: pytest.MonkeyPatch, change: Callable[..., tuple[A
 
 
 def shifted_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    _with_forward(monkeypatch, lambda t, f, positions, c: (t, f, positions + 1, c))
+    places = EagleModel.places
+    monkeypatch.setattr(EagleModel, "places", lambda self, p: places(self, p + 1))
 
 
 def shifted_draft_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    _with_forward(monkeypatch, lambda t, f, p, c: (t, f, p + (p.shape[1] == 1), c))
+    places = EagleModel.places
+    monkeypatch.setattr(EagleModel, "places", lambda self, p: places(self, p + (p.shape[1] == 1)))
 
 
 def shifted_tokens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,15 +110,16 @@ def positions_of_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes of a level are no chain: their angles are those of their depth."""
     descend = Frontier.descend
 
-    def mutant(self: Frontier, tokens: Tensor, parents: Tensor) -> None:
+    def mutant(self: Frontier, tokens: Tensor, *related: Tensor) -> None:
         behind, count = self._behind, tokens.shape[1]
 
         def in_order(level: int, ancestors: Tensor) -> object:
-            positions, pairs = behind(level, ancestors)
-            return positions + level * (count - 1) + torch.arange(count), pairs
+            places, pairs = behind(level, ancestors)
+            positions = places.positions + level * (count - 1) + torch.arange(count)
+            return self.model.places(positions), pairs
 
         self._behind = in_order  # type: ignore[assignment]
-        descend(self, tokens, parents)
+        descend(self, tokens, *related)
         self._behind = behind
 
     monkeypatch.setattr(Frontier, "descend", mutant)

@@ -88,7 +88,7 @@ class DeviceTreeDrafter(DeviceTrainedDrafter):
         self, slots: DraftSlots, live: Tensor, lens: Tensor, num_nodes: int
     ) -> DeviceDrafts:
         depth = min(self._depth, num_nodes - 1)
-        frontier = self._paged.frontier(slots.slots, lens, live, self.topk * (depth - 1))
+        frontier = self._paged.frontier(slots.slots, lens, live, self.topk * (depth - 1), depth - 1)
         candidates = expand(frontier, self.topk, depth)
         limits = _levels_of_use(slots, depth)
         tree, nodes = best_tree(
@@ -108,7 +108,7 @@ class DeviceTreeDrafter(DeviceTrainedDrafter):
 
     def _draw(self, slots: DraftSlots, live: Tensor, lens: Tensor, num_nodes: int) -> DeviceDrafts:
         shape = self._shapes.of(num_nodes)
-        frontier = self._paged.frontier(slots.slots, lens, live, shape.num_inner)
+        frontier = self._paged.frontier(slots.slots, lens, live, shape.num_inner, shape.depth - 1)
         sampler = TreeSampler(rules_of(slots), slots.prefix_lens)
         tokens = draw(frontier, shape, sampler)
         limits, usable = _levels_of_use(slots, shape.depth), sampler.num_usable()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specfast.drafters.checkpoint.spec import DrafterSpec
 from specfast.drafters.checkpoint.weights import EMBEDDING, Weights
-from specfast.drafters.layers import Attention, Rotary, gated_mlp
+from specfast.drafters.layers import Attention, Places, Rotary, gated_mlp
 from specfast.drafters.pairs import Pairs
 
 
@@ -34,16 +34,20 @@ class EagleModel:
         """What the layer reads, from what the target gave."""
         return taps
 
-    def forward(self, tokens: Tensor, features: Tensor, positions: Tensor, pairs: Pairs) -> Tensor:
+    def places(self, positions: Tensor) -> Places:
+        """For :meth:`forward`, of features at ``positions`` [B, n]."""
+        return Places(positions, self.rotary.at(positions, self.weights[EMBEDDING].dtype))
+
+    def forward(self, tokens: Tensor, features: Tensor, places: Places, pairs: Pairs) -> Tensor:
         """Hidden states [B, n, hidden] of new pairs, which are added to ``pairs``.
 
         tokens : [B, n]             of each pair, one position after its feature
         features : [B, n, hidden]
-        positions : [B, n]          of the features
+        places                      of the features
         """
         embedded = self.weights[EMBEDDING][tokens]
         x = self.weights.linear("fc", torch.cat([embedded, features], dim=-1))
-        x = x + self._attend(x, positions, pairs)
+        x = x + self._attend(x, places, pairs)
         normed = self.weights.norm("layers.0.post_attention_layernorm", x)
         return x + gated_mlp(self.weights, "layers.0.mlp.", normed)
 
@@ -59,8 +63,7 @@ class EagleModel:
         """Ids of the target for ids of the draft vocabulary."""
         return draft_ids + self.weights["d2t"][draft_ids] if "d2t" in self.weights else draft_ids
 
-    def _attend(self, x: Tensor, positions: Tensor, pairs: Pairs) -> Tensor:
-        rotation = self.rotary.at(positions, x.dtype)
-        queries = self.attention.queries(x, rotation)
-        keys, values = self.attention.keys_values(x, rotation)
-        return self.attention.output(pairs.attend(queries, keys, values, positions))
+    def _attend(self, x: Tensor, places: Places, pairs: Pairs) -> Tensor:
+        queries = self.attention.queries(x, places.rotation)
+        keys, values = self.attention.keys_values(x, places.rotation)
+        return self.attention.output(pairs.attend(queries, keys, values, places.positions))

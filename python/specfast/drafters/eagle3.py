@@ -8,7 +8,7 @@ from torch import Tensor
 from specfast.drafters.checkpoint.spec import DrafterSpec, Eagle3Spec
 from specfast.drafters.checkpoint.weights import EMBEDDING, Weights
 from specfast.drafters.eagle import EagleModel
-from specfast.drafters.layers import gated_mlp
+from specfast.drafters.layers import Places, gated_mlp
 from specfast.drafters.pairs import Pairs
 
 
@@ -35,13 +35,13 @@ class Eagle3Model(EagleModel):
             taps = self.weights.norm("input_norm", taps)
         return self.weights.linear("fc", taps)
 
-    def forward(self, tokens: Tensor, features: Tensor, positions: Tensor, pairs: Pairs) -> Tensor:
+    def forward(self, tokens: Tensor, features: Tensor, places: Places, pairs: Pairs) -> Tensor:
         """Hidden states before the final norm; otherwise as :meth:`EagleModel.forward`."""
         embedded = self.weights.norm("layers.0.input_layernorm", self.weights[EMBEDDING][tokens])
         normed = self.weights.norm("layers.0.hidden_norm", features)
         residual = normed if self.options.norm_before_residual else features
         x = torch.cat([embedded, normed], dim=-1)
-        x = residual + self._attend(x, positions, pairs)
+        x = residual + self._attend(x, places, pairs)
         normed = self.weights.norm("layers.0.post_attention_layernorm", x)
         return x + gated_mlp(self.weights, "layers.0.mlp.", normed)
 

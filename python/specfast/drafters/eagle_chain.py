@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specfast.drafters.draws import ChainDrafts, DraftSampler
 from specfast.drafters.eagle import EagleModel
-from specfast.drafters.layers import LayerCache
+from specfast.drafters.layers import LayerCache, Places
 from specfast.drafters.pairs import CommittedPairs, DraftedPairs, Pairs
 
 
@@ -51,7 +51,8 @@ def extend_eagle_chains(chains: Sequence[EagleChain], next_tokens: Tensor, taps:
     steps = torch.arange(next_tokens.shape[1], device=taps.device)
     positions = pair_counts(chains)[:, None] + steps
     pairs = CommittedPairs(caches)
-    hidden = model.forward(next_tokens, model.features(taps), positions, pairs)
+    places = model.places(positions)
+    hidden = model.forward(next_tokens, model.features(taps), places, pairs)
     for chain, rows in zip(chains, hidden, strict=True):
         chain.last = rows[-1]
     return hidden
@@ -68,8 +69,9 @@ def draft_eagle_chains(
         raise ValueError(f"draft_eagle_chains: expected num_drafts >= 1, got {num_drafts}")
     hidden, counts = last_hidden(chains), pair_counts(chains)[:, None]
     pairs = DraftedPairs([chain.cache for chain in chains])
+    model = chains[0].model
     return draft_pairs(
-        chains[0].model, hidden, num_drafts, sampler, lambda number: (counts + number, pairs)
+        model, hidden, num_drafts, sampler, lambda number: (model.places(counts + number), pairs)
     )
 
 
@@ -78,19 +80,19 @@ def draft_pairs(
     hidden: Tensor,
     num_drafts: int,
     sampler: DraftSampler,
-    behind: Callable[[int], tuple[Tensor, Pairs]],
+    behind: Callable[[int], tuple[Places, Pairs]],
 ) -> ChainDrafts:
     """``num_drafts`` tokens after committed pairs, of which the last gave ``hidden`` [B, 1, width].
 
-    ``behind`` gives the position [B, 1] of drafted pair 0, 1, ... and what it attends to.
+    ``behind`` gives the place [B, 1] of drafted pair 0, 1, ... and what it attends to.
     """
     rows: list[Tensor] = []
     tokens: list[Tensor] = []
     for step in range(num_drafts):
         if step > 0:
-            positions, pairs = behind(step - 1)
+            places, pairs = behind(step - 1)
             features = model.next_features(hidden)
-            hidden = model.forward(tokens[-1][:, None], features, positions, pairs)
+            hidden = model.forward(tokens[-1][:, None], features, places, pairs)
         rows.append(model.logits(hidden)[:, 0])
         tokens.append(model.target_ids(sampler.draw(rows[-1])))
     return ChainDrafts(torch.stack(tokens, 1), torch.stack(rows, 1))

@@ -12,6 +12,7 @@ from specfast import ops
 from specfast.drafters.draws import UNUSABLE
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle_chain import EagleChain, last_hidden, pair_counts
+from specfast.drafters.layers import Places
 from specfast.drafters.pairs import DraftedPairs, Pairs
 from specfast.drafters.placed_shape import PlacedShape
 from specfast.drafters.tree_sampler import TreeSampler
@@ -44,7 +45,7 @@ class Frontier:
         Of the last committed pairs; then of the last level's nodes.
     behind : callable
         Takes the number of a level, from 0, and ``ancestors`` bool [B, n, m + n], which of the m
-        nodes of the levels before and of its own n each of its nodes sees. Gives their positions
+        nodes of the levels before and of its own n each of its nodes sees. Gives their places
         [B, n] and what they attend to.
     """
 
@@ -52,7 +53,7 @@ class Frontier:
         self,
         model: EagleModel,
         hidden: Tensor,
-        behind: Callable[[int, Tensor], tuple[Tensor, Pairs]],
+        behind: Callable[[int, Tensor], tuple[Places, Pairs]],
     ) -> None:
         self.model = model
         self._behind = behind
@@ -63,33 +64,40 @@ class Frontier:
     @classmethod
     def of_chains(cls, chains: Sequence[EagleChain]) -> Frontier:
         """Behind the committed pairs of ``chains``, which stay as they are."""
-        counts = pair_counts(chains)[:, None]
+        model, counts = chains[0].model, pair_counts(chains)[:, None]
         pairs = DraftedPairs([chain.cache for chain in chains])
 
-        def behind(level: int, ancestors: Tensor) -> tuple[Tensor, DraftedPairs]:
+        def behind(level: int, ancestors: Tensor) -> tuple[Places, DraftedPairs]:
             pairs.ancestors = ancestors
-            return (counts + level).expand(-1, ancestors.shape[1]), pairs
+            positions = (counts + level).expand(-1, ancestors.shape[1])
+            return model.places(positions), pairs
 
-        return cls(chains[0].model, last_hidden(chains), behind)
+        return cls(model, last_hidden(chains), behind)
 
     def logits(self) -> Tensor:
         """[B, n, draft vocabulary] of the children of the last level's n nodes."""
         return self.model.logits(self.hidden)
 
-    def descend(self, tokens: Tensor, parents: Tensor) -> None:
-        """Run nodes ``tokens`` [B, n], children of nodes ``parents`` [B, n] of the last level."""
+    def descend(self, tokens: Tensor, parents: Tensor, ancestors: Tensor | None = None) -> None:
+        """Run nodes ``tokens`` [B, n], children of nodes ``parents`` [B, n] of the last level.
+
+        ``ancestors``, if they are known for all levels, are as ``behind`` takes them.
+        """
+        if ancestors is None:
+            ancestors = self._ancestors = self._ancestors_of(tokens, parents)
+        index = parents[..., None].expand(-1, -1, self.hidden.shape[-1])
+        features = self.model.next_features(self.hidden.gather(1, index))
+        places, pairs = self._behind(self._level, ancestors)
+        self.hidden = self.model.forward(tokens, features, places, pairs)
+        self._level += 1
+
+    def _ancestors_of(self, tokens: Tensor, parents: Tensor) -> Tensor:
         batch, count = tokens.shape
         own = torch.eye(count, dtype=torch.bool, device=tokens.device).expand(batch, -1, -1)
         if self._ancestors is None:
-            self._ancestors = own
-        else:
-            index = parents[..., None].expand(-1, -1, self._ancestors.shape[-1])
-            self._ancestors = torch.cat([self._ancestors.gather(1, index), own], -1)
-        index = parents[..., None].expand(-1, -1, self.hidden.shape[-1])
-        features = self.model.next_features(self.hidden.gather(1, index))
-        positions, pairs = self._behind(self._level, self._ancestors)
-        self.hidden = self.model.forward(tokens, features, positions, pairs)
-        self._level += 1
+            return own
+        index = parents[..., None].expand(-1, -1, self._ancestors.shape[-1])
+        return torch.cat([self._ancestors.gather(1, index), own], -1)
 
 
 def expand(frontier: Frontier, topk: int, depth: int) -> TreeCandidates:
@@ -127,8 +135,9 @@ def draw(frontier: Frontier, shape: PlacedShape, sampler: TreeSampler) -> Tensor
     levels: list[Tensor] = []
     for level in shape.levels:
         drawn = model.target_ids(sampler.draw(frontier.logits(), level.num_draws))
-        levels.append(drawn.flatten(1).index_select(1, level.columns))
+        levels.append(drawn.flatten(1)[:, level.columns])
         if level.going_on is not None:
             parents = level.parents.expand(len(drawn), -1)
-            frontier.descend(levels[-1].index_select(1, level.going_on), parents)
+            ancestors = level.ancestors.expand(len(drawn), -1, -1)
+            frontier.descend(levels[-1][:, level.going_on], parents, ancestors)
     return torch.cat(levels, 1)

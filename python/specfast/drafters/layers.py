@@ -18,7 +18,7 @@ from specfast.drafters.checkpoint.weights import Weights
 class Rotation:
     """Rotates the two halves of the first channels of each head, by the angles of some positions.
 
-    cos, sin : [..., 1, rotary_dim / 2]
+    cos, sin : [..., 1, rotary_dim]    of both halves; of the first one, the sines are negative
     """
 
     def __init__(self, cos: Tensor, sin: Tensor) -> None:
@@ -27,10 +27,26 @@ class Rotation:
 
     def __call__(self, x: Tensor) -> Tensor:
         """``x`` [..., heads, head_dim] at those positions."""
-        cos, sin, dim = self._cos, self._sin, 2 * self._cos.shape[-1]
-        first, second = x[..., :dim].chunk(2, dim=-1)
-        rotated = (first * cos - second * sin, second * cos + first * sin)
-        return torch.cat([*rotated, x[..., dim:]], dim=-1)
+        dim = self._cos.shape[-1]
+        halves = x[..., :dim]
+        rotated = halves * self._cos + halves.roll(dim // 2, -1) * self._sin
+        return rotated if dim == x.shape[-1] else torch.cat([rotated, x[..., dim:]], dim=-1)
+
+    def rows(self, part: slice) -> Rotation:
+        return Rotation(self._cos[..., part, :, :], self._sin[..., part, :, :])
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where rows of B requests are: ``positions`` [B, n], and the rotation of heads there."""
+
+    positions: Tensor
+    rotation: Rotation
+
+    def column(self, number: int) -> Places:
+        """The place of one row, or of any number of rows that are all there."""
+        one = slice(number, number + 1)
+        return Places(self.positions[:, one], self.rotation.rows(one))
 
 
 class Rotary:
@@ -38,18 +54,26 @@ class Rotary:
 
     def __init__(self, spec: RopeSpec, device: torch.device) -> None:
         self._frequencies = _frequencies(spec).to(device)
+        self._of_halves = self._frequencies.repeat(2)
+        ones = torch.ones_like(self._frequencies)
+        self._signs = torch.cat([-ones, ones])
 
     def at(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
         """Of heads at ``positions`` [...] in ``dtype``: once for all layers."""
-        return Rotation(*(table.to(dtype)[..., None, :] for table in self._at(positions)))
+        cos, sin = _angles(positions, self._of_halves)
+        tables = (cos, sin * self._signs)
+        return Rotation(*(table.to(dtype)[..., None, :] for table in tables))
 
     def tables(self, num_positions: int) -> tuple[Tensor, Tensor]:
         """Cosines and sines of all positions: float32 [num_positions, rotary_dim / 2]."""
-        return self._at(torch.arange(num_positions, device=self._frequencies.device))
+        positions = torch.arange(num_positions, device=self._frequencies.device)
+        return _angles(positions, self._frequencies)
 
-    def _at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        angles = positions.to(torch.float32)[..., None] * self._frequencies
-        return angles.cos(), angles.sin()
+
+def _angles(positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines, float32 [..., frequencies]."""
+    angles = positions.to(torch.float32)[..., None] * frequencies
+    return angles.cos(), angles.sin()
 
 
 def _frequencies(spec: RopeSpec) -> Tensor:

@@ -11,6 +11,7 @@ from specfast.drafters.draws import ChainDrafts, DraftSampler
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle_chain import draft_pairs
 from specfast.drafters.eagle_tree import Frontier
+from specfast.drafters.layers import Places
 from specfast.drafters.paged_rows import PagedRows, PagedWindow
 from specfast.ops.attention import MAX_ATTENTION_ROWS
 
@@ -41,10 +42,11 @@ class PagedChains:
             width = tokens.shape[1]
             here = (counts - first).clamp(0, width)
             window = PagedWindow.of(self.rows, table, lens + first, here, width)
-            hidden = self._model.forward(tokens, features, window.positions, PagedPairs(window))
+            places = self._model.places(window.positions)
+            hidden = self._model.forward(tokens, features, places, PagedPairs(window))
             index = (here - 1).clamp(min=0)[:, None, None].expand(-1, 1, hidden.shape[-1])
-            places = torch.where(here > 0, requests, self.rows.num_requests)
-            self.last.index_copy_(0, places.long(), hidden.gather(1, index.long())[:, 0])
+            owners = torch.where(here > 0, requests, self.rows.num_requests)
+            self.last.index_copy_(0, owners.long(), hidden.gather(1, index.long())[:, 0])
 
     def draft(
         self,
@@ -59,24 +61,29 @@ class PagedChains:
         num_pairs = num_drafts - 1
         table, counts = self.rows.drafted_pages(requests, lens), live.int() * num_pairs
         window = PagedWindow.of(self.rows, table, lens, counts, num_pairs)
-        pairs = window.one_by_one()
+        places, pairs = self._model.places(window.positions), window.one_by_one()
 
-        def behind(number: int) -> tuple[Tensor, PagedPairs]:
-            return pairs[number].positions, PagedPairs(pairs[number])
+        def behind(number: int) -> tuple[Places, PagedPairs]:
+            return places.column(number), PagedPairs(pairs[number])
 
         return draft_pairs(self._model, self._last_hidden(requests), num_drafts, sampler, behind)
 
-    def frontier(self, requests: Tensor, lens: Tensor, live: Tensor, num_nodes: int) -> Frontier:
+    def frontier(
+        self, requests: Tensor, lens: Tensor, live: Tensor, num_nodes: int, num_levels: int
+    ) -> Frontier:
         """Behind the committed pairs, for trees; the arguments are those of :meth:`draft`.
 
-        At most ``num_nodes`` nodes are run; they lie there in the order in which they are.
+        At most ``num_nodes`` nodes in ``num_levels`` levels are run; they lie there in the order in
+        which they are.
         """
         table, counts = self.rows.drafted_pages(requests, lens), live.int() * num_nodes
         window = PagedWindow.of(self.rows, table, lens, counts, num_nodes)
 
-        def behind(level: int, ancestors: Tensor) -> tuple[Tensor, PagedPairs]:
-            positions = (lens[:, None] + level).expand(-1, ancestors.shape[1])
-            return positions, PagedPairs(window.level(ancestors))
+        levels = torch.arange(num_levels, device=lens.device)
+        places = self._model.places(lens[:, None] + levels)
+
+        def behind(level: int, ancestors: Tensor) -> tuple[Places, PagedPairs]:
+            return places.column(level), PagedPairs(window.level(ancestors))
 
         return Frontier(self._model, self._last_hidden(requests), behind)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,15 +19,21 @@ class PlacedLevel:
     columns : int64 [n]      row * num_draws + draw of each
     going_on : int64 [m]     those that have children; None where no one has
     parents : int64 [m]      row that each of these was drawn from
+    ancestors : bool [m, l + m]
+                             of these, and of the l such nodes of the levels before, those that are
+                             on the path to each
     """
 
     num_draws: int
     columns: Tensor
     going_on: Tensor | None
     parents: Tensor
+    ancestors: Tensor
 
     @classmethod
-    def of(cls, level: LevelShape, device: torch.device) -> PlacedLevel:
+    def of(
+        cls, level: LevelShape, ancestors: Sequence[Sequence[bool]], device: torch.device
+    ) -> PlacedLevel:
         def placed(numbers: Iterable[int]) -> Tensor:
             return torch.tensor(list(numbers), dtype=torch.int64, device=device)
 
@@ -38,6 +44,7 @@ class PlacedLevel:
             placed(row * num_draws + draw for row, draw in pairs),
             placed(level.going_on) if level.going_on else None,
             placed(level.rows[i] for i in level.going_on),
+            torch.tensor(ancestors, dtype=torch.bool, device=device),
         )
 
 
@@ -50,17 +57,20 @@ class PlacedShape:
     """
 
     def __init__(self, shape: TreeShape, device: torch.device) -> None:
-        self.levels = [PlacedLevel.of(level, device) for level in shape.levels]
-        self.num_inner = sum(len(level.going_on) for level in shape.levels)
+        self.levels: list[PlacedLevel] = []
         # Of each node: rows in the levels before its own, rows in its own, and which it is.
         rows = [(-1, 0, 0)] * len(shape.parents)
-        inner, before, first = [0], 0, 1
+        inner, run, before, first = [0], list[int](), 0, 1
         for level in shape.levels:
             for row, node in enumerate(inner):
                 rows[node] = (before, len(inner), row)
             before += len(inner)
             inner = [first + i for i in level.going_on]
             first += len(level.rows)
+            run += inner
+            ancestors = [[other in shape.path_to(node) for other in run] for node in inner]
+            self.levels.append(PlacedLevel.of(level, ancestors, device))
+        self.num_inner = len(run)
         numbers = [shape.parents, shape.depths, *zip(*rows, strict=True)]
         table = torch.tensor(numbers, dtype=torch.int32, device=device)
         self.parents, self._depths, *self._rows = table

@@ -30,7 +30,7 @@ class TreeSampler:
         self._prefix_lens = prefix_lens
         self._logits: list[Tensor] = []
         self._records: list[Tensor] = []
-        self._usable: list[Tensor] = []
+        self._status: list[Tensor] = []
 
     @classmethod
     def of(cls, requests: Sequence[DraftRequest], device: torch.device) -> TreeSampler:
@@ -57,8 +57,7 @@ class TreeSampler:
         )
         self._logits.append(flat)
         self._records.append(drawn.records.packed)
-        usable = (drawn.status & int(UNUSABLE)) == 0
-        self._usable.append(usable.view(batch, count).all(1))
+        self._status.append(drawn.status.view(batch, count))
         tokens = drawn.tokens.long()
         return torch.where(tokens < 0, tokens[:, :1], tokens).clamp(min=0).view(batch, count, -1)
 
@@ -67,7 +66,9 @@ class TreeSampler:
 
         That depends on the levels before it alone, so that drafts may be cut there.
         """
-        return torch.stack(self._usable, 1).long().cumprod(1).sum(1)
+        is_usable = (torch.cat(self._status, 1) & int(UNUSABLE)) == 0
+        levels = torch.split(is_usable, [level.shape[1] for level in self._status], 1)
+        return torch.stack([level.all(1) for level in levels], 1).long().cumprod(1).sum(1)
 
     def proposal(self, row_of_node: Tensor, d2t: Tensor | None) -> Proposal:
         return Proposal(

@@ -92,3 +92,10 @@ class TreeShape:
         paths.sort(key=lambda path: (len(path), path))
         number = {(): 0, **{path: i for i, path in enumerate(paths, start=1)}}
         return cls.of_parents([number[path[:-1]] for path in paths])
+
+    def path_to(self, node: int) -> list[int]:
+        """The node and its ancestors, the anchor included."""
+        path = [node]
+        while self.parents[path[-1]] >= 0:
+            path.append(self.parents[path[-1]])
+        return path
