@@ -86,11 +86,11 @@ def test_no_point_begins_too_late(
 
 
 def test_phases_of_a_round(benchmark: object) -> None:
-    """The drafter's products, before the layout and after accept, are not the target's."""
+    """What a drafter multiplies and draws, before the layout and after accept, is not the target's."""
     from benchmarks.engine.kernels import RoundProfile, _phases, _rounds
 
     def round_at(start: int, launch: int) -> list[tuple[int, int, str, int]]:
-        names = ["nvjet_draft", "build_verify_window_kernel", "attention_kernel", "nvjet_head"]
+        names = ["sampled_kernel", "build_verify_window_kernel", "attention_kernel", "nvjet_head"]
         names += ["scatter", "specfast::accept_kernel<4>", "nvjet_context", *["copy"] * 4]
         return [
             (start + 1000 * i, start + 1000 * i + 900, name, launch) for i, name in enumerate(names)

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from specfast import SamplingParams
+from specfast.engine import Engine, VerifyTiers
 
 ROOT = Path(__file__).parents[1]
 Soak = Callable[..., tuple[int, dict[str, Any]]]
@@ -31,21 +34,40 @@ def soak(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Soak]:
         del sys.modules[name]
 
 
-def test_every_drafter(soak: Soak) -> None:
+KINDS = (
+    *("chain", "tree", "ngram", "ngram tree", "none", "eagle", "eagle3", "dflash", "dspark"),
+    *("dflash2", "eagle trees", "eagle3 drawn trees"),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_drafter(kind: str, soak: Soak) -> None:
     from benchmarks.soak.phase import DRAFTERS
 
-    code, report = soak("--seconds", "12")
+    assert set(KINDS) == set(DRAFTERS)
+    code, report = soak("--seconds", "0.2", "--drafters", kind, "--graphs", "padded")
     assert report["failures"] == []
     assert code == 0
-    seen = {phase["drafter"] for phase in report["phases"]}
-    assert seen == set(DRAFTERS)
-    assert report["totals"]["accepted drafts"] > 0
-    assert {phase["rounds"] for phase in report["phases"]} == {"padded", "eager"}
+    assert {phase["drafter"] for phase in report["phases"]} == {kind}
+    assert report["totals"]["equal to plain decoding"] > 0
+
+
+@pytest.mark.parametrize("tiers", [None, VerifyTiers([4], 5, capture=False)])
+def test_hints_are_accepted(soak: Soak, tiers: VerifyTiers | None) -> None:
+    from benchmarks.engine.shapes import random_model
+    from benchmarks.soak.texts import Texts
+    from benchmarks.soak.trained import trained_drafter
+
+    model = random_model("tiny", "cpu", torch.float32)
+    texts = Texts(model, 4, 9, 20, seed=1)
+    drafter = trained_drafter("dspark", model, texts, 4)
+    engine = Engine(model, drafter, verify_width=5, tiers=tiers)
+    generations = engine.generate(texts.prompts, SamplingParams(max_new_tokens=20))
+    assert [g.token_ids for g in generations] == texts.plain
+    assert {r.num_accepted for g in generations for r in g.rounds} >= {0, 1, 2, 3}
 
 
 def test_a_page_that_is_kept(soak: Soak, monkeypatch: pytest.MonkeyPatch) -> None:
-    from specfast.engine import Engine
-
     cancel = Engine.cancel
 
     def keeping(self: Engine, request_id: int) -> bool:

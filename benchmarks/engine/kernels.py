@@ -74,7 +74,7 @@ def profile_rounds(step: Callable[[], Any], num_rounds: int) -> RoundProfile | N
                 kernels.append((event.start_ns(), event.end_ns(), name, event.correlation_id()))
         elif name.startswith("cu"):
             calls[name] += 1
-    calls["cudaDeviceSynchronize"] -= 1  # the one above
+    calls["cudaDeviceSynchronize"] -= 2  # the one above, and the profiler's own
     rounds = _rounds(kernels)
     if len(rounds) < 3:
         return None
@@ -95,12 +95,14 @@ def profile_rounds(step: Callable[[], Any], num_rounds: int) -> RoundProfile | N
 
 def _phases(current: list[Kernel], following: list[Kernel]) -> dict[str, float]:
     layout = [k for k in current if _PARTS["layout"].search(k[2])]
-    accept = next((k[0] for k in current if _PARTS["accept"].search(k[2])), current[-1][1])
+    begin = layout[-1][1] if layout else current[0][0]
+    accepts = [k[0] for k in current if k[0] >= begin and _PARTS["accept"].search(k[2])]
+    accept = min(accepts, default=current[-1][1])
     gemms = [k[1] for k in current if k[0] < accept and _GEMM.search(k[2])]
     gemm_end = max(gemms, default=accept)
     ends = {
         "draft": layout[0][0] if layout else current[0][0],
-        "layout": layout[-1][1] if layout else current[0][0],
+        "layout": begin,
         "verify": gemm_end,
         "accept + commit": max(k[1] for k in current),
         "between": following[0][0],

@@ -60,7 +60,7 @@ def measure(
     setting: Setting, batch: int, context: int, outputs: Sequence[int]
 ) -> list[dict[str, Any]]:
     """A result for each number of ``outputs``, tokens of a request."""
-    drafter = prescribed_drafter(setting.drafter, setting.acceptance, setting.model)
+    drafter = prescribed_drafter(setting.drafter, setting.acceptance, setting.model, batch)
     plain = _decode(setting, PlainDecoding(), batch, context, outputs, 1)
     speculative = _decode(setting, drafter, batch, context, outputs, setting.width)
     return [
@@ -122,7 +122,6 @@ def _decode(
             params = SamplingParams(
                 max_new_tokens=max_new_tokens, temperature=setting.temperature, seed=number
             )
-            # Other positions have other drafts: requests accept at their own pace.
             seat(engine, context - 7 * number % min(context, 97), params)
 
     seat_all(WARM_UP_ROUNDS)

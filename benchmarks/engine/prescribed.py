@@ -51,22 +51,38 @@ def prescribe_text(engine: Engine) -> None:
 
 
 class DraftTable:
-    """Tokens to draft at each position; draft i is right with probability ``acceptance[i]``, if
-    all before it are."""
+    """Tokens to draft at each position of each slot.
 
-    def __init__(self, acceptance: Sequence[float], vocab_size: int, device: torch.device) -> None:
+    Draft i is right with probability ``acceptance[i]``, if all before it are.
+    """
+
+    def __init__(
+        self, acceptance: Sequence[float], vocab_size: int, num_slots: int, device: torch.device
+    ) -> None:
         gamma = len(acceptance)
-        generator = torch.Generator().manual_seed(1)
-        draws = torch.rand(MAX_POSITIONS, gamma, generator=generator)
-        wrong = (draws >= torch.tensor(acceptance)).to(device)
+        generator = torch.Generator(device).manual_seed(1)
+        draws = torch.rand(num_slots, MAX_POSITIONS, gamma, generator=generator, device=device)
+        wrong = draws >= torch.tensor(acceptance, device=device)
         after = torch.arange(MAX_POSITIONS, device=device)[:, None] + torch.arange(
             1, gamma + 1, device=device
         )
-        right = text(vocab_size, device)[after.clamp(max=MAX_POSITIONS - 1)]
-        self.drafts = ((right + wrong) % vocab_size).int()
+        right = text(vocab_size, device)[after.clamp(max=MAX_POSITIONS - 1)].int()
+        self._drafts = ((right + wrong) % vocab_size).flatten(0, 1)
+
+    @property
+    def device(self) -> torch.device:
+        return self._drafts.device
+
+    @property
+    def num_drafts(self) -> int:
+        return self._drafts.shape[1]
+
+    def at(self, slots: Tensor, prefix_lens: Tensor) -> Tensor:
+        """int32 [B, num_drafts]."""
+        return self._drafts.index_select(0, torch.add(prefix_lens, slots, alpha=MAX_POSITIONS))
 
     def write(self, slots: DraftSlots) -> None:
-        drafts = self.drafts.index_select(0, slots.prefix_lens)
+        drafts = self.at(slots.slots, slots.prefix_lens)
         slots.tokens[:, 1:].copy_(drafts[:, : slots.tokens.shape[1] - 1])
 
 
@@ -92,9 +108,9 @@ class PrescribedDrafter:
         pass
 
     def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
-        lens = torch.tensor([len(request.token_ids) - 1 for request in requests])
-        drafts = self._table.drafts
-        drafts = drafts[lens.to(drafts.device), : verify_width - 1]
+        places = [(request.slot, len(request.token_ids) - 1) for request in requests]
+        slots, lens = torch.tensor(places).T.to(self._table.device)
+        drafts = self._table.at(slots, lens)[:, : verify_width - 1]
         anchors = drafts.new_tensor([[request.token_ids[-1]] for request in requests])
         tokens = torch.cat([anchors, drafts], dim=1)
         return DraftBatch(tokens, [tokens.shape[1]] * len(requests))
@@ -107,7 +123,7 @@ class PaidDrafter(DeviceTrainedDrafter):
     """Drafts as a drafter of a family does, then takes the table's: what they cost is real."""
 
     def __init__(self, model: DrafterModel, table: DraftTable) -> None:
-        super().__init__(model, table.drafts.shape[1])
+        super().__init__(model, table.num_drafts)
         self._table = table
 
     def draft(self, slots: DraftSlots) -> DeviceDrafts:
@@ -119,10 +135,10 @@ class PaidDrafter(DeviceTrainedDrafter):
 
 
 def prescribed_drafter(
-    name: str, acceptance: Sequence[float], model: PreTrainedModel
+    name: str, acceptance: Sequence[float], model: PreTrainedModel, num_slots: int
 ) -> DeviceDrafter:
     """ "table", or a family of ``drafter_shapes``."""
-    table = DraftTable(acceptance, model.config.vocab_size, model.device)
+    table = DraftTable(acceptance, model.config.vocab_size, num_slots, model.device)
     if name == "table":
         return PrescribedDrafter(table)
     return PaidDrafter(random_drafter(name, model, len(acceptance)), table)

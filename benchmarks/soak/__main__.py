@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging
 
 from benchmarks.engine.shapes import SHAPES, random_model
 from benchmarks.soak.phase import DRAFTERS, Phase
@@ -34,11 +35,12 @@ def main() -> int:
     options = _options()
     console = Console(highlight=False)
     torch.set_float32_matmul_precision("highest")
+    logging.disable_progress_bar()
     start = time.monotonic()
     targets = [Target.of(options, DTYPES[name]) for name in options.dtypes]
     phases: list[dict[str, Any]] = []
-    while (left := options.seconds - (time.monotonic() - start)) > 0:
-        number = len(phases)
+    while not phases or time.monotonic() - start < options.seconds:
+        number, left = len(phases), max(options.seconds - (time.monotonic() - start), 0.1)
         kind = options.drafters[number % len(options.drafters)]
         target = targets[number // len(options.drafters) % len(targets)]
         phases.append(_phase(target, kind, options, number, min(options.phase_seconds, left)))
