@@ -86,7 +86,7 @@ def test_no_point_begins_too_late(
 
 
 def test_phases_of_a_round(benchmark: object) -> None:
-    """What a drafter multiplies and draws, before the layout and after accept, is not the target's."""
+    """What a drafter multiplies and draws is not the target's."""
     from benchmarks.engine.kernels import RoundProfile, _phases, _rounds
 
     def round_at(start: int, launch: int) -> list[tuple[int, int, str, int]]:
