@@ -25,10 +25,10 @@ from benchmarks.soak.phase import DRAFTERS, Phase
 from benchmarks.soak.texts import Texts
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-TIE_GAPS = {torch.float32: 1e-3, torch.bfloat16: 0.25}
 # Allocators settle over the first phases; after that memory may grow by this much.
-SETTLING_SHARE = 0.3
-GROWTH_BYTES = 64 << 20
+SETTLING_SHARE = 0.5
+GROWTH_BYTES = 128 << 20
+FEWEST_PHASES = 10
 
 
 def main() -> int:
@@ -41,14 +41,14 @@ def main() -> int:
     phases: list[dict[str, Any]] = []
     while not phases or time.monotonic() - start < options.seconds:
         number, left = len(phases), max(options.seconds - (time.monotonic() - start), 0.1)
-        kind = options.drafters[number % len(options.drafters)]
-        target = targets[number // len(options.drafters) % len(targets)]
+        target = targets[number % len(targets)]
+        kind = options.drafters[number // len(targets) % len(options.drafters)]
         phases.append(_phase(target, kind, options, number, min(options.phase_seconds, left)))
         console.print(_line(phases[-1], time.monotonic() - start), markup=False)
         failures = _failures(phases)
         if options.json is not None:  # after each, in case that time runs out
             seconds = round(time.monotonic() - start)
-            report = _report(options, targets, phases, failures, seconds)
+            report = _report(options, phases, failures, seconds)
             options.json.write_text(json.dumps(report, indent=1) + "\n")
     console.print(dict(_totals(phases)))
     console.print("\n".join(failures) or "no failure", markup=False)
@@ -61,7 +61,6 @@ class Target:
 
     model: PreTrainedModel
     texts: Texts
-    tie_gap: float
 
     @classmethod
     def of(cls, options: argparse.Namespace, dtype: torch.dtype) -> Target:
@@ -71,7 +70,7 @@ class Target:
             model = AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype)
             model = model.to(options.device).eval()
         texts = Texts(model, options.prompts, options.longest_prompt, options.tokens, options.seed)
-        return cls(model, texts, TIE_GAPS[dtype] if options.tie_gap is None else options.tie_gap)
+        return cls(model, texts)
 
 
 def _phase(
@@ -86,7 +85,6 @@ def _phase(
             target.texts,
             kind,
             options.seed + number,
-            target.tie_gap,
             options.graphs,
             _engine_options(options),
         )
@@ -133,7 +131,6 @@ def _line(phase: dict[str, Any], seconds: float) -> str:
 
 def _report(
     options: argparse.Namespace,
-    targets: list[Target],
     phases: list[dict[str, Any]],
     failures: list[str],
     seconds: int,
@@ -148,9 +145,6 @@ def _report(
             "seconds": seconds,
             "of_seconds": options.seconds,
             "engine": options.engine,
-            "tie_gaps": dict(
-                zip(options.dtypes, (target.tie_gap for target in targets), strict=True)
-            ),
         },
         "totals": dict(_totals(phases)),
         "failures": failures,
@@ -178,10 +172,11 @@ def _memory(device: str) -> dict[str, int]:
 
 
 def _growth(memory: list[dict[str, int]]) -> list[str]:
-    """What has grown since the allocators settled."""
-    settled = memory[int(len(memory) * SETTLING_SHARE)]
-    before = {name: max(m[name] for m in memory[: int(len(memory) * SETTLING_SHARE) + 1])
-              for name in settled}  # fmt: skip
+    """What has grown since allocators settled and kernels were loaded."""
+    if len(memory) < FEWEST_PHASES:
+        return []
+    settling = memory[: int(len(memory) * SETTLING_SHARE) + 1]
+    before = {name: max(m[name] for m in settling) for name in memory[0]}
     return [
         f"{name} grew from {before[name]} to {last}"
         for name, last in memory[-1].items()
@@ -224,7 +219,6 @@ def _options() -> argparse.Namespace:
         help="ways to run rounds, one of which each phase draws; default: padded,eager, and on a "
         "GPU graphs, more often than those",
     )  # fmt: skip
-    parser.add_argument("--tie-gap", type=float, help="logits so close may fall either way")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--commit", default="unknown")
     options = parser.parse_args()

@@ -15,7 +15,7 @@ from specfast.sampling_params import SamplingParams
 from specfast.status import FinishReason, Status
 from transformers import PreTrainedModel
 
-from benchmarks.soak.texts import TextDrafter, Texts, logit_gap
+from benchmarks.soak.texts import TextDrafter, Texts, is_tie
 from benchmarks.soak.trained import TRAINED, trained_drafter
 
 ON_HOST = ("chain", "tree", "ngram", "ngram tree")
@@ -44,13 +44,12 @@ class Phase:
         texts: Texts,
         kind: str,
         seed: int,
-        tie_gap: float,
         rounds: Sequence[str],
         engine_options: dict[str, Any],
     ) -> None:
         """``rounds`` are ways to run them, of which one is drawn: "graphs", "padded", "eager"."""
         self._draw = random.Random(seed)
-        self._model, self._texts, self._tie_gap = model, texts, tie_gap
+        self._model, self._texts = model, texts
         self.counts: Counter[str] = Counter()
         self.failures: list[str] = []
         self._open: dict[int, Asked] = {}
@@ -166,8 +165,8 @@ class Phase:
             self._fail(f"request {request_id} has {len(got)} tokens instead of {len(want)}")
             return
         prefix = [*self._texts.prompts[asked.prompt], *got[:first]]
-        gap = max(logit_gap(self._model, prefix, token) for token in (got[first], want[first]))
-        if gap <= self._tie_gap:
+        tied, gap = is_tie(self._model, prefix, (got[first], want[first]))
+        if tied:
             self.counts["other way at a tie"] += 1
         else:
             self._fail(f"request {request_id} leaves plain decoding at {first}, {gap} from the top")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 
@@ -10,6 +11,8 @@ from specfast.drafters import DraftBatch, DraftRequest, DraftSlots
 from specfast.engine import Engine
 from specfast.sampling_params import SamplingParams
 from transformers import PreTrainedModel
+
+FLOAT32_TIE = 1e-3
 
 
 class Texts:
@@ -109,8 +112,17 @@ class TextDrafter:
 
 
 @torch.inference_mode()
-def logit_gap(model: PreTrainedModel, prefix: list[int], token: int) -> float:
-    """How far a plain forward puts ``token`` after ``prefix`` below the largest logit."""
+def is_tie(model: PreTrainedModel, prefix: list[int], tokens: Sequence[int]) -> tuple[bool, float]:
+    """Whether a plain forward puts all ``tokens`` after ``prefix`` next to the top, and how far the
+    lowest lies under it.
+
+    Next to it: in fp32 within ``FLOAT32_TIE``, in bf16 within twice what ``specfast generate
+    --check`` tolerates, by its rounding in as many layers: two texts are compared.
+    """
     ids = torch.tensor([prefix], device=model.device)
     row = model(input_ids=ids, use_cache=False).logits[0, -1].float()
-    return float(row.max() - row[token])
+    gap = float(row.max() - row[list(tokens)].min())
+    if model.dtype == torch.float32:
+        return gap <= FLOAT32_TIE, gap
+    layers = model.config.get_text_config().num_hidden_layers
+    return gap <= 2**-6 * math.sqrt(2 * layers) * float(row.abs().max()), gap
