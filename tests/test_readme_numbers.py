@@ -92,6 +92,7 @@ ENGINE_CONDITIONS = {
     "weights": "random",
     "dtype": "bfloat16",
     "acceptance": [0.9, 0.5],
+    "poor_acceptance": 0.3,
     "card": "NVIDIA H200",
     "driver": "580",
     "torch": "2.11",
@@ -201,6 +202,7 @@ def test_the_newest_points_of_the_engine(checkout: Path) -> None:
 def test_the_readme_has_room_for_every_point(checkout: Path) -> None:
     points = [("table", b, c) for b in (1, 8, 64, 128) for c in (1024, 8192, 32768)]
     points += [(name, 8, 1024) for name in ("eagle3", "dflash", "dspark")]
+    points.append(("poor", 64, 1024))
     report = {
         "conditions": ENGINE_CONDITIONS,
         "results": [engine_result(*point, 256) for point in points],

@@ -21,12 +21,14 @@ from benchmarks.engine.tables import COLUMNS, cells, console_table
 
 # Drafter, batch and context, what matters most first: time may run out.
 DEFAULT_POINTS = (
-    "table:8x1024,table:1x1024,table:64x1024,dflash:8x1024,table:64x8192,table:8x8192,"
-    "table:1x8192,eagle3:8x1024,table:128x1024,table:8x32768,table:1x32768,dspark:8x1024,"
-    "dflash:64x1024,dflash:1x1024"
+    "table:8x1024,table:1x1024,table:64x1024,dflash:8x1024,table:8x8192,poor:64x1024,"
+    "table:64x8192,eagle3:8x1024,table:128x1024,table:8x32768,table:1x8192,table:1x32768,"
+    "dspark:8x1024,dflash:64x1024,dflash:1x1024"
 )
 # What a point takes at most, so that the last one ends in time.
 POINT_SECONDS = 12.0
+# Of each draft of the table "poor".
+POOR_ACCEPTANCE = 0.3
 # Beside the KV: activations of a prefill, graphs, logits.
 SPARE_BYTES = 8 << 30
 
@@ -72,9 +74,10 @@ def _results(
     seconds: float,
 ) -> list[dict[str, Any]]:
     drafter, batch, context = point
-    setting = Setting(
-        model, tuple(options.acceptance), options.temperature, options.graphs, drafter
-    )
+    acceptance = options.acceptance
+    if drafter == "poor":
+        acceptance = [POOR_ACCEPTANCE] * len(acceptance)
+    setting = Setting(model, tuple(acceptance), options.temperature, options.graphs, drafter)
     where = {"drafter": drafter, "batch": batch, "context": context}
     if options.seconds is not None and seconds + POINT_SECONDS > options.seconds:
         return [{**where, "skipped": "no time was left"}]
@@ -104,6 +107,7 @@ def _conditions(options: argparse.Namespace, dtype: torch.dtype) -> dict[str, An
         "dtype": str(dtype).removeprefix("torch."),
         "acceptance": options.acceptance,
         "expected_tokens_per_round": expected_length(options.acceptance),
+        "poor_acceptance": POOR_ACCEPTANCE,
         "temperature": options.temperature,
         "graphs": options.graphs,
         "page_size": PAGE_SIZE,
@@ -125,7 +129,7 @@ def _points(text: str) -> list[Point]:
     for word in text.split(","):
         drafter, _, sizes = word.rpartition(":")
         batch, _, context = sizes.partition("x")
-        if drafter not in ("", "table", *DRAFTERS):
+        if drafter not in ("", "table", "poor", *DRAFTERS):
             raise argparse.ArgumentTypeError(f"no drafter {drafter}")
         points.append((drafter or "table", int(batch), int(context)))
     return points
@@ -144,7 +148,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--points", type=_points, default=_points(DEFAULT_POINTS),
         metavar="[DRAFTER:]BxCONTEXT,...",
-        help="batches and tokens of context; the drafter is table, " + ", ".join(DRAFTERS),
+        help="batches and tokens of context; the drafter is table, poor, " + ", ".join(DRAFTERS),
     )  # fmt: skip
     parser.add_argument("--output", type=numbers, default=[256, 16], help="tokens per request")
     parser.add_argument("--seconds", type=float, help="begin no point that would end later")

@@ -31,8 +31,8 @@ PAGE_SIZE = 16
 class Setting:
     """What all points of a run share.
 
-    drafter : "table", or a family of drafters whose steps are run before the table's drafts are
-        taken
+    drafter : "table" or "poor", which are tables, or a family of drafters whose steps are run
+        before the table's drafts are taken
     """
 
     model: PreTrainedModel

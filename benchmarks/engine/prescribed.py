@@ -21,7 +21,7 @@ from specfast.records import AcceptRecord
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from benchmarks.engine.drafter_shapes import random_drafter
+from benchmarks.engine.drafter_shapes import DRAFTERS, random_drafter
 
 MAX_POSITIONS = 65536 + 64
 # Larger than any logit of a random model, and exact in bf16.
@@ -139,7 +139,7 @@ def prescribed_drafter(
 ) -> DeviceDrafter:
     """ "table", or a family of ``drafter_shapes``."""
     table = DraftTable(acceptance, model.config.vocab_size, num_slots, model.device)
-    if name == "table":
+    if name not in DRAFTERS:
         return PrescribedDrafter(table)
     return PaidDrafter(random_drafter(name, model, len(acceptance)), table)
 
