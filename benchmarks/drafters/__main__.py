@@ -1,7 +1,8 @@
 """``specfast eval`` and ``generate`` with a small random checkpoint of every family.
 
 What is shown: greedy text is that of plain decoding, and rounds that are replayed, drafts included,
-give at one tier the text of the same rounds kernel by kernel, greedy and sampled.
+give at one tier the text of the same rounds kernel by kernel, greedy and sampled. Without a GPU:
+padded rounds, drafted on the device, give what rounds at their own sizes give, drafted on the host.
 """
 
 from __future__ import annotations
@@ -88,12 +89,14 @@ class Trial:
         self._out = scratch / "out.json"
         self._shared = ["--model", str(options.model), "--device", options.device]
         self._shared += ["--drafter", str(checkpoint), "--max-new-tokens", str(options.tokens)]
-        self._shared += ["--ignore-eos", "--tiers", str(NUM_PROMPTS)]
+        self._shared.append("--ignore-eos")
         if findings.drafts != "chains":
             self._shared.append("--tree")
         if findings.drafts == "drawn trees":
             self._shared.append("--drawn")
-        self._replayed = "on" if options.device == "cuda" else "padded"
+        # Graphs are for GPUs; on a CPU padded rounds stand against those at their own sizes.
+        ways = ("on", "padded") if options.device == "cuda" else ("padded", "off")
+        self._replayed, self._other = ways
 
     def run(self) -> None:
         dtype = self._options.dtype
@@ -101,13 +104,14 @@ class Trial:
         for checked in dict.fromkeys(("fp32", dtype)):
             replayed = self._texts("--graphs", self._replayed, "--check", dtype=checked)
             self._note(f"greedy {checked}, plain's", replayed is not None)
-        padded = self._texts("--graphs", "padded", "--no-plain", dtype=dtype)
-        self._note(f"greedy {dtype}, padded's", replayed is not None and replayed == padded)
+        other = self._texts("--graphs", self._other, "--no-plain", dtype=dtype)
+        name = "padded" if self._other == "padded" else "eager"
+        self._note(f"greedy {dtype}, {name}'s", replayed is not None and replayed == other)
         first, second = (
             self._texts("--graphs", graphs, "--no-plain", *SAMPLED, dtype=dtype)
-            for graphs in (self._replayed, "padded")
+            for graphs in (self._replayed, self._other)
         )
-        self._note(f"sampled {dtype}, padded's", first is not None and first == second)
+        self._note(f"sampled {dtype}, {name}'s", first is not None and first == second)
 
     def _evaluate(self, dtype: str) -> None:
         report = self._run(
@@ -134,6 +138,8 @@ class Trial:
 
     def _run(self, command: str, *arguments: object, dtype: str) -> dict[str, Any] | None:
         words = [command, *map(str, arguments), *self._shared, "--dtype", dtype]
+        if "off" not in words:
+            words += ["--tiers", str(NUM_PROMPTS)]
         self._out.unlink(missing_ok=True)
         result = CliRunner().invoke(app, [*words, "--json", str(self._out)])
         if result.exit_code != 0:
@@ -199,7 +205,7 @@ def _print(console: Console, options: argparse.Namespace, all_findings: list[Fin
     console.print(table)
     console.print(
         "\nRandom weights, so hardly a draft is accepted. draft and verify ms: of eval, whose "
-        "drafts are made on the host, to be measured; in generate they are a part of the replay."
+        "drafts are made on the host, to be measured; in generate they are a part of the round."
     )
 
 
