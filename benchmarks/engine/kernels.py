@@ -61,7 +61,8 @@ class RoundProfile:
 def profile_rounds(step: Callable[[], Any], num_rounds: int) -> RoundProfile | None:
     """Profile ``step`` so many times; None where too few rounds were seen (no CUPTI, no graphs)."""
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as recorded:
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    with profile(activities=activities, acc_events=True) as recorded:
         for _ in range(num_rounds):
             step()
         torch.cuda.synchronize()
