@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import subprocess
 import time
@@ -14,7 +13,7 @@ import torch
 from rich.console import Console
 
 from benchmarks.engine.drafter_shapes import DRAFTERS
-from benchmarks.engine.measure import PAGE_SIZE, Setting, measure, ttft_ms
+from benchmarks.engine.measure import PAGE_SIZE, Setting, measure, release_memory, ttft_ms
 from benchmarks.engine.prescribed import expected_length
 from benchmarks.engine.shapes import SHAPES, random_model
 from benchmarks.engine.tables import COLUMNS, cells, console_table
@@ -89,13 +88,12 @@ def _results(
     try:
         if context not in prefills:
             prefills[context] = ttft_ms(setting, context)
+            release_memory(setting)
         found = measure(setting, batch, context, options.output)
         results = [{**result, "ttft_ms": prefills[context]} for result in found]
     except Exception as error:  # the other points are worth having
         results = [{**where, "failed": f"{type(error).__name__}: {error}"}]
-    gc.collect()
-    if setting.on_gpu:
-        torch.cuda.empty_cache()
+    release_memory(setting)
     return results
 
 
