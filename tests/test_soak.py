@@ -36,7 +36,7 @@ def soak(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Soak]:
 
 KINDS = (
     *("chain", "tree", "ngram", "ngram tree", "none", "eagle", "eagle3", "dflash", "dspark"),
-    *("dflash2", "eagle trees", "eagle3 drawn trees"),
+    *("dflash2", "eagle trees", "eagle3 drawn trees", "dspark planned", "eagle trees planned"),
 )
 
 

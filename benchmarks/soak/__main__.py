@@ -196,7 +196,7 @@ def _options() -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--phase-seconds", type=float, help="default: 10, on a GPU 20")
+    parser.add_argument("--phase-seconds", type=float, help="default: 10, on a GPU 15")
     parser.add_argument("--seed", type=int, default=secrets.randbits(31))
     parser.add_argument("--model", help="directory or hub id; absent: random weights")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny")
@@ -223,7 +223,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--commit", default="unknown")
     options = parser.parse_args()
     on_gpu = options.device == "cuda"
-    options.phase_seconds = options.phase_seconds or (20.0 if on_gpu else 10.0)
+    options.phase_seconds = options.phase_seconds or (15.0 if on_gpu else 10.0)
     options.dtypes = options.dtypes or (list(DTYPES) if on_gpu else ["fp32"])
     graphs = ["graphs"] * 4 if on_gpu else []
     options.graphs = options.graphs or [*graphs, "padded", "eager"]

@@ -15,8 +15,9 @@ from specfast.sampling_params import SamplingParams
 from specfast.status import FinishReason, Status
 from transformers import PreTrainedModel
 
+from benchmarks.soak.plans import planned
 from benchmarks.soak.texts import TextDrafter, Texts, is_tie
-from benchmarks.soak.trained import TRAINED, trained_drafter
+from benchmarks.soak.trained import PLANNED, TRAINED, trained_drafter
 
 ON_HOST = ("chain", "tree", "ngram", "ngram tree")
 DRAFTERS = (*ON_HOST, "none", *TRAINED)
@@ -61,16 +62,20 @@ class Phase:
             **engine_options,
         }
         way, width = self._draw.choice(rounds), sizes["verify_width"]
-        tiers = None
-        if way != "eager":
+        tiers, planning = None, None
+        if kind in PLANNED:
+            way = "padded" if way == "eager" else way
+            mode = self._draw.choice(("compact", "cap-accept"))
+            tiers, planning = planned(model, mode, sizes["max_batch_size"], width, way)
+        elif way != "eager":
             capture = way == "graphs"
             tiers = VerifyTiers.up_to(sizes["max_batch_size"], width, capture=capture)
         drafter = self._drafter(kind, seed, width - 1)
-        self._engine = Engine(model, drafter, seed=seed, tiers=tiers, **sizes)
+        self._engine = Engine(model, drafter, seed=seed, tiers=tiers, planning=planning, **sizes)
         self.conditions: dict[str, Any] = {
             "drafter": kind,
             "dtype": str(model.dtype).removeprefix("torch."),
-            "rounds": way,
+            "rounds": way if planning is None else f"{way}, {planning.mode}",
             "seed": seed,
             **sizes,
             "num_pages": self._engine.pool.num_pages,

@@ -26,18 +26,20 @@ from transformers import PreTrainedModel
 from benchmarks.soak.texts import TextHints, Texts
 
 FAMILIES = ("eagle", "eagle3", "dflash", "dspark", "dflash2")
-TRAINED = (*FAMILIES, "eagle trees", "eagle3 drawn trees")
+# With confidences, by which rounds can be planned.
+PLANNED = ("dspark planned", "eagle trees planned")
+TRAINED = (*FAMILIES, "eagle trees", "eagle3 drawn trees", *PLANNED)
 
 
 def trained_drafter(
     kind: str, model: PreTrainedModel, texts: Texts, num_drafts: int
 ) -> DeviceTrainedDrafter:
     """A drafter of ``TRAINED`` for ``model``."""
-    family, _, form = kind.partition(" ")
-    loaded = _load(family, model)
-    if form:
+    family, *words = kind.split()
+    loaded = _load(family, model, "planned" in words)
+    if "trees" in words:
         num_nodes = max(num_drafts + 1, 2)
-        return DeviceTreeDrafter(loaded, num_nodes, 3, 4, drawn=form == "drawn trees")  # type: ignore[arg-type]
+        return DeviceTreeDrafter(loaded, num_nodes, 3, 4, drawn="drawn" in words)  # type: ignore[arg-type]
     return HintedDrafter(loaded, texts, num_drafts)
 
 
@@ -65,7 +67,7 @@ class HintedDrafter(DeviceTrainedDrafter):
         return drafts
 
 
-def _load(family: str, model: PreTrainedModel) -> DrafterModel:
+def _load(family: str, model: PreTrainedModel, with_confidence: bool) -> DrafterModel:
     """With the makers of the tests."""
     makers: Any = str(Path(__file__).parents[2] / "tests")
     if makers not in sys.path:
@@ -75,6 +77,8 @@ def _load(family: str, model: PreTrainedModel) -> DrafterModel:
 
     config = model.config.get_text_config()
     dtype: torch.dtype = model.dtype
+    sizes = sizes_for(config.hidden_size, config.vocab_size)
+    options = {"confidence": with_confidence} if family == "dspark" else {}
     with tempfile.TemporaryDirectory() as folder:
-        path = WRITERS[family](Path(folder), sizes_for(config.hidden_size, config.vocab_size))
+        path = WRITERS[family](Path(folder), sizes, **options)
         return load_drafter(path, DraftTarget.of(model), dtype)

@@ -71,7 +71,7 @@ def dflash(path: Path, s: Sizes) -> Path:
     return write_checkpoint(path, config, backbone(44, s, 2), s)
 
 
-def dspark(path: Path, s: Sizes) -> Path:
+def dspark(path: Path, s: Sizes, *, confidence: bool = False) -> Path:
     config = {
         **layer_config(s, NUM_LAYERS),
         "architectures": ["Qwen3DSparkModel"],
@@ -79,9 +79,11 @@ def dspark(path: Path, s: Sizes) -> Path:
         "mask_token_id": MASK,
         "target_layer_ids": [0, 1],
         "markov_rank": RANK,
-        "enable_confidence_head": False,
+        "enable_confidence_head": confidence,
+        "confidence_head_with_markov": False,
     }
-    return write_checkpoint(path, config, backbone(42, s, 2, markov(s, "vanilla", rank=RANK)), s)
+    heads = markov(s, "vanilla", s.hidden if confidence else 0, RANK)
+    return write_checkpoint(path, config, backbone(42, s, 2, heads), s)
 
 
 def dflash2(path: Path, s: Sizes) -> Path:
