@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/attention_mma.cuh"
+#include "core/attention_instructions.cuh"
 
 namespace specfast {
 

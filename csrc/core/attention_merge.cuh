@@ -43,134 +43,114 @@ class AttentionWorkspace {
   int lanes_;
 };
 
-// Adds up the parts of a unit in order, by all threads of the CTA that was last to write one.
+// Adds up the parts of units in order, after all items: whoever took part q of a unit merges the
+// blocks of columns that q is the share of. It waits for the other parts, so that all CTAs of the
+// launch have to run at the same time.
+//
+// The counter of a unit has parts that are written in its low 16 bits, and above them how many
+// pairs of a block and 32 lanes are merged; the last one leaves it zero.
 template <class Sizes>
 class PartMerger {
   using T = typename Sizes::T;
   using Workspace = AttentionWorkspace<Sizes>;
-
-  // Of a part and row: into its span, and the span into the total where it ends.
-  struct Weights {
-    union {
-      float2 row;  // maximum and sum, of which they are made
-      FoldWeights part;
-    };
-    FoldWeights span;
-  };
+  static constexpr int kWarps = Sizes::kComputingThreads / 32;
+  static constexpr int kPartsAtOnce = 8;
 
  public:
-  __device__ PartMerger(const VerifyAttentionParams& p, typename Sizes::Shared& shared,
-                        const Workspace& workspace, const AttentionTile& tile, float c)
-      : p_(p), shared_(shared), workspace_(workspace), tile_(tile), c_(c) {}
+  __device__ PartMerger(const VerifyAttentionParams& p, const Workspace& workspace, float c)
+      : p_(p), workspace_(workspace), c_(c) {}
 
-  // `first_place`: of the first part within its span.
-  __device__ void run(const AttentionItem& item, int items_between_parts, int first_place,
-                      int parts_per_span) {
-    // Where tiles of keys and values were.
-    Weights* weights = reinterpret_cast<Weights*>(&shared_);
-    constexpr int kMostParts =
-        2 * Sizes::kStages * Sizes::Tile::kBytes / (sizeof(Weights) * Sizes::kTileRows) - 4;
-    static_assert(kMostParts >= 2 * kSpanChunks);
-    auto ends_span = [&](int part) {
-      return part == item.parts - 1 || (first_place + part + 1) % parts_per_span == 0;
-    };
-    RowSoftmax total;
-    int begin = 0;
-    while (begin < item.parts) {
-      int end = min_of(item.parts, begin + kMostParts);
-      while (!ends_span(end - 1)) --end;
-      // A row's folds wait for each other, its loads do not.
-      for (int i = threadIdx.x; i < (end - begin) * Sizes::kTileRows; i += Sizes::kThreads) {
-        const int part = begin + i / Sizes::kTileRows;
-        const int row = i % Sizes::kTileRows;
-        if (row >= tile_.num_rows) continue;
-        const RowSoftmax* from = workspace_.rows(item.unit + part * items_between_parts) + row;
-        weights[i].row = __ldcg(reinterpret_cast<const float2*>(from));
-      }
-      __syncthreads();  // rows of the parts are written
-      if (threadIdx.x < tile_.num_rows) {
-        RowSoftmax span;
-        SPECFAST_NO_UNROLL
-        for (int part = begin; part < end; ++part) {
-          Weights& w = weights[(part - begin) * Sizes::kTileRows + threadIdx.x];
-          w.part = fold(span, {w.row.x, w.row.y}, c_);
-          if (!ends_span(part)) continue;
-          w.span = fold(total, span, c_);
-          span = {};
+  // The share of one part, by the computing warps. `first_place`: of the unit's first part within
+  // its span.
+  __device__ void run(const AttentionItem& item, const AttentionTile& tile, int items_between_parts,
+                      int first_place, int parts_per_span) const {
+    const int lane_groups = workspace_.lanes() / 32;
+    const int blocks =
+        item.part < Workspace::kBlocks ? (Workspace::kBlocks - 1 - item.part) / item.parts + 1 : 0;
+    const int warp = threadIdx.x / 32;
+    const int merges = (blocks * lane_groups - warp + kWarps - 1) / kWarps;
+    if (merges <= 0) return;
+    wait_for_parts(item);
+
+    // Parts of all merges one after the other; all loads of some are under way before the first is
+    // used.
+    RowSoftmax totals[2];
+    RowSoftmax spans[2];
+    float4 sums = make_float4(0, 0, 0, 0);
+    float4 span = sums;
+    SPECFAST_NO_UNROLL
+    for (int first = 0; first < merges * item.parts; first += kPartsAtOnce) {
+      float4 values[kPartsAtOnce];
+      float2 rows[kPartsAtOnce][2];
+      int merge = first / item.parts;
+      int part = first - merge * item.parts;
+      Place place = find_place(item, warp + merge * kWarps, lane_groups);
+      SPECFAST_UNROLL
+      for (int k = 0; k < kPartsAtOnce; ++k) {
+        values[k] = make_float4(0, 0, 0, 0);
+        rows[k][0] = rows[k][1] = make_float2(0, 0);
+        if (merge < merges && place.row < tile.num_rows) {
+          const int number = item.unit + part * items_between_parts;
+          values[k] =
+              __ldcg(workspace_.values(number) + place.block * workspace_.lanes() + place.lane);
+          const auto* of_rows =
+              reinterpret_cast<const float2*>(workspace_.rows(number) + place.row);
+          rows[k][0] = __ldcg(of_rows);
+          rows[k][1] = __ldcg(of_rows + 8);
         }
-        shared_.normalizers[threadIdx.x] = normalizer(total);
+        if (++part < item.parts) continue;
+        part = 0;
+        place = find_place(item, warp + ++merge * kWarps, lane_groups);
       }
-      __syncthreads();  // weights are written
-      SPECFAST_NO_UNROLL
-      for (int i = threadIdx.x; i < Workspace::kBlocks * workspace_.lanes();
-           i += kAtOnce * Sizes::kThreads) {
-        add_parts(weights, item, items_between_parts, begin, end, i, ends_span);
+      merge = first / item.parts;
+      part = first - merge * item.parts;
+      SPECFAST_UNROLL
+      for (int k = 0; k < kPartsAtOnce; ++k) {
+        if (merge >= merges) break;
+        add(span, values[k], fold(spans[0], {rows[k][0].x, rows[k][0].y}, c_),
+            fold(spans[1], {rows[k][1].x, rows[k][1].y}, c_));
+        ++part;
+        if (part < item.parts && (first_place + part) % parts_per_span != 0) continue;
+        add(sums, span, fold(totals[0], spans[0], c_), fold(totals[1], spans[1], c_));
+        span = make_float4(0, 0, 0, 0);
+        spans[0] = spans[1] = {};
+        if (part < item.parts) continue;
+        store(tile, find_place(item, warp + merge * kWarps, lane_groups), sums, totals);
+        sums = span;
+        totals[0] = totals[1] = {};
+        part = 0;
+        ++merge;
       }
-      __syncthreads();  // weights are read
-      begin = end;
     }
+    __syncwarp();  // all lanes have read
+    if (threadIdx.x % 32 == 0) leave(item, merges, Workspace::kBlocks * lane_groups);
   }
 
  private:
-  static constexpr int kAtOnce = 4;  // groups of four values that a thread adds up side by side
+  struct Place {
+    int block;
+    int lane;  // of the unit
+    int row;   // first of the lane
+  };
 
-  // Groups i, i + kThreads, ... of parts [begin, end), behind what earlier parts have left.
-  template <class EndsSpan>
-  __device__ void add_parts(const Weights* weights, const AttentionItem& item,
-                            int items_between_parts, int begin, int end, int i,
-                            EndsSpan ends_span) {
-    float4 sums[kAtOnce];
-    float4 span[kAtOnce];
-    int rows[kAtOnce];
-    bool has_row[kAtOnce];
-    auto values = [&](int part, int j) {
-      return workspace_.values(item.unit + part * items_between_parts) + i + j * Sizes::kThreads;
-    };
-    SPECFAST_UNROLL
-    for (int j = 0; j < kAtOnce; ++j) {
-      const int group = i + j * Sizes::kThreads;
-      const int lane = group % workspace_.lanes();
-      rows[j] = lane / 32 * 16 + lane % 32 / 4;
-      has_row[j] = group < Workspace::kBlocks * workspace_.lanes() && rows[j] < tile_.num_rows;
-      sums[j] = span[j] = make_float4(0, 0, 0, 0);
-      if (begin > 0 && has_row[j]) sums[j] = __ldcg(values(0, j));
-    }
-    // All loads of four parts are under way before the first is used.
-    SPECFAST_NO_UNROLL
-    for (int first = begin; first < end; first += kSpanChunks) {
-      float4 loaded[kSpanChunks][kAtOnce];
-      SPECFAST_UNROLL
-      for (int k = 0; k < kSpanChunks; ++k) {
-        SPECFAST_UNROLL
-        for (int j = 0; j < kAtOnce; ++j) {
-          if (first + k < end && has_row[j]) loaded[k][j] = __ldcg(values(first + k, j));
-        }
-      }
-      SPECFAST_UNROLL
-      for (int k = 0; k < kSpanChunks; ++k) {
-        if (first + k >= end) break;
-        const Weights* w = weights + (first + k - begin) * Sizes::kTileRows;
-        const bool ends = ends_span(first + k);
-        SPECFAST_UNROLL
-        for (int j = 0; j < kAtOnce; ++j) {
-          if (!has_row[j]) continue;
-          add(span[j], loaded[k][j], w[rows[j]].part, w[rows[j] + 8].part);
-          if (!ends) continue;
-          add(sums[j], span[j], w[rows[j]].span, w[rows[j] + 8].span);
-          span[j] = make_float4(0, 0, 0, 0);
-        }
-      }
-    }
-    SPECFAST_UNROLL
-    for (int j = 0; j < kAtOnce; ++j) {
-      if (!has_row[j]) continue;
-      if (end < item.parts) {
-        __stcg(values(0, j), sums[j]);
-      } else {
-        const int group = i + j * Sizes::kThreads;
-        store(group / workspace_.lanes(), group % workspace_.lanes(), sums[j]);
-      }
-    }
+  // Of this lane in a merge of the part's share.
+  __device__ static Place find_place(const AttentionItem& item, int merge, int lane_groups) {
+    const int in_share = merge / lane_groups;
+    const int lane = (merge - in_share * lane_groups) * 32 + threadIdx.x % 32;
+    return {item.part + in_share * item.parts, lane, lane / 32 * 16 + lane % 32 / 4};
+  }
+
+  __device__ void wait_for_parts(const AttentionItem& item) const {
+    const int32_t* counter = workspace_.counter(item.unit);
+    int32_t count;
+    do {
+      asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(count) : "l"(counter) : "memory");
+    } while ((count & 0xffff) != item.parts);
+  }
+  __device__ void leave(const AttentionItem& item, int merges, int all_merges) const {
+    int32_t* counter = workspace_.counter(item.unit);
+    const int before = atomicAdd(counter, merges << 16) >> 16;
+    if (before + merges == all_merges) *counter = 0;
   }
 
   __device__ static void add(float4& total, const float4& part, FoldWeights first,
@@ -180,19 +160,18 @@ class PartMerger {
     total.z = fold_value(total.z, part.z, second);
     total.w = fold_value(total.w, part.w, second);
   }
-  __device__ void store(int block, int lane, const float4& sums) {
-    const int row = lane / 32 * 16 + lane % 32 / 4;
-    const int column = block * 8 + lane % 4 * 2;
-    const float first = shared_.normalizers[row];
-    const float second = shared_.normalizers[row + 8];
-    store_pair<T>(p_, tile_, row, column, sums.x * first, sums.y * first);
-    store_pair<T>(p_, tile_, row + 8, column, sums.z * second, sums.w * second);
+
+  __device__ void store(const AttentionTile& tile, const Place& place, const float4& sums,
+                        const RowSoftmax (&totals)[2]) const {
+    const int column = place.block * 8 + place.lane % 4 * 2;
+    const float first = normalizer(totals[0]);
+    const float second = normalizer(totals[1]);
+    store_pair<T>(p_, tile, place.row, column, sums.x * first, sums.y * first);
+    store_pair<T>(p_, tile, place.row + 8, column, sums.z * second, sums.w * second);
   }
 
   const VerifyAttentionParams& p_;
-  typename Sizes::Shared& shared_;
   const Workspace& workspace_;
-  const AttentionTile& tile_;
   float c_;
 };
 

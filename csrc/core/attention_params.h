@@ -92,14 +92,30 @@ SPECFAST_HD AttentionRequest load_attention_request(const VerifyAttentionParams&
   return r;
 }
 
+// find_slot() in two steps, for what is asked for early and used late.
+struct SlotLoad {
+  IdLoad page;
+  int32_t in_page;  // -1: past the table
+};
+
+SPECFAST_HD SlotLoad fetch_slot(const VerifyAttentionParams& p, const AttentionRequest& r,
+                                int32_t position) {
+  int32_t index = position / p.page_size;
+  if (r.table_row < 0 || index >= p.pages_per_row) return {{0, 0}, -1};
+  return {p.page_table.fetch(r.table_row * p.page_table_stride + index),
+          position - index * p.page_size};
+}
+
+SPECFAST_HD int32_t slot_of(const VerifyAttentionParams& p, const SlotLoad& load) {
+  int64_t page = p.page_table.value(load.page);
+  if (load.in_page < 0 || page < 0 || page >= p.num_pages) return -1;
+  return static_cast<int32_t>(page * p.page_pitch + load.in_page);
+}
+
 // In units of slot_stride, from the first slot of the cache; -1 where there is no page.
 SPECFAST_HD int32_t find_slot(const VerifyAttentionParams& p, const AttentionRequest& r,
                               int32_t position) {
-  int32_t index = position / p.page_size;
-  if (r.table_row < 0 || index >= p.pages_per_row) return -1;
-  int64_t page = p.page_table[r.table_row * p.page_table_stride + index];
-  if (page < 0 || page >= p.num_pages) return -1;
-  return static_cast<int32_t>(page * p.page_pitch + (position - index * p.page_size));
+  return slot_of(p, fetch_slot(p, r, position));
 }
 
 SPECFAST_HD uint32_t first_bits(int n) { return n <= 0 ? 0u : n >= 32 ? ~0u : (1u << n) - 1; }

@@ -10,6 +10,7 @@ namespace specfast {
 // request by request, in a request part by part, so that CTAs that run side by side read
 // neighbouring heads of the same keys.
 struct AttentionItem {
+  int number;
   int b;
   int tile;
   int kv_head;
@@ -33,30 +34,38 @@ class AttentionPlan {
 
   struct Shared {
     int32_t first_item[kMaxAttentionRequests + 1];
-    float sums[2][32];
+    float sums[3][32];
+    float longest[32];
     int32_t warp_items[32];
+    PartSize part_size;
   };
 
-  // By all threads of the CTA. `most_items`: places for parts in the workspace.
-  __device__ AttentionPlan(const VerifyAttentionParams& p, Shared& shared, int tile_rows,
-                           int most_items)
-      : p_(p), shared_(shared), tile_rows_(tile_rows) {
+  __device__ AttentionPlan(const VerifyAttentionParams& p, Shared& shared, int tile_rows)
+      : p_(p), shared_(shared), tile_rows_(tile_rows) {}
+
+  // By all threads of the CTA, before anything else. `most_items`: places for parts in the
+  // workspace.
+  __device__ void make(int most_items) {
     // Exact where it matters: below 2^24.
-    float sums[2] = {};
+    Totals totals;
     SPECFAST_NO_UNROLL
-    for (int b = threadIdx.x; b < p.batch_size; b += blockDim.x) {
-      AttentionRequest r = load_attention_request(p, b);
-      float units = static_cast<float>(num_units(r));
-      sums[0] += units * static_cast<float>(num_parts(r, PartSize::kChunk));
-      sums[1] += units * static_cast<float>(num_parts(r, PartSize::kSpan));
+    for (int b = threadIdx.x; b < p_.batch_size; b += blockDim.x) {
+      AttentionRequest r = load_attention_request(p_, b);
+      const float units = static_cast<float>(num_units(r));
+      const float chunks = static_cast<float>(num_parts(r, PartSize::kChunk));
+      totals.sums[0] += units * chunks;
+      totals.sums[1] += units * static_cast<float>(num_parts(r, PartSize::kSpan));
+      totals.sums[2] += units;
+      if (units > 0) totals.longest = fmaxf(totals.longest, chunks);
     }
-    block_sum(sums);
-    part_size_ = choose(sums, most_items);
-    count_items();
+    add_up(totals);
+    const PartSize part_size = choose(totals, most_items);
+    if (threadIdx.x == 0) shared_.part_size = part_size;
+    count_items(part_size);
   }
 
   __device__ int num_items() const { return shared_.first_item[p_.batch_size]; }
-  __device__ PartSize part_size() const { return part_size_; }
+  __device__ PartSize part_size() const { return shared_.part_size; }
 
   __device__ AttentionItem item(int number) const {
     int low = 0;
@@ -66,13 +75,14 @@ class AttentionPlan {
       (shared_.first_item[middle] <= number ? low : high) = middle;
     }
     AttentionItem item;
+    item.number = number;
     item.b = low;
     int in_request = number - shared_.first_item[low];
     AttentionRequest r = load_attention_request(p_, low);
     int tiles = num_tiles(r);
     int units = tiles * p_.num_kv_heads;
     item.part = in_request / units;
-    item.parts = num_parts(r, part_size_);
+    item.parts = num_parts(r, part_size());
     int unit = in_request - item.part * units;
     item.kv_head = unit / tiles;
     item.tile = unit - item.kv_head * tiles;
@@ -83,8 +93,8 @@ class AttentionPlan {
   __device__ ChunkRange chunks(const AttentionRequest& r, int part) const {
     int first = first_chunk(r);
     int last = r.num_chunks();
-    if (part_size_ == PartSize::kWhole) return {first, last};
-    if (part_size_ == PartSize::kChunk) return {first + part, first + part + 1};
+    if (part_size() == PartSize::kWhole) return {first, last};
+    if (part_size() == PartSize::kChunk) return {first + part, first + part + 1};
     int span = first / kSpanChunks + part;
     return {max_of(first, span * kSpanChunks), min_of(last, (span + 1) * kSpanChunks)};
   }
@@ -109,36 +119,49 @@ class AttentionPlan {
     return last - first + 1;
   }
 
-  // Time goes by how many parts a CTA has one after the other; more parts have more to merge.
-  __device__ static PartSize choose(const float (&items)[2], int most_items) {
+  struct Totals {
+    float sums[3] = {};  // of chunks, spans and units
+    float longest = 0;   // chunks of a unit
+  };
+
+  // Time goes by how many chunks a CTA has one after the other; parts have to be merged, too.
+  __device__ static PartSize choose(const Totals& totals, int most_items) {
     const float ctas = static_cast<float>(gridDim.x);
-    const float rounds_of_chunks = ceilf(items[0] / ctas);
-    const float rounds_of_spans = ceilf(items[1] / ctas);
+    const float of_chunks = 1.1f * ceilf(totals.sums[0] / ctas);
+    const float of_spans = 1.03f * kSpanChunks * ceilf(totals.sums[1] / ctas);
+    const float whole = totals.longest * ceilf(totals.sums[2] / ctas);
     const float most = static_cast<float>(most_items);
-    if (items[0] <= fminf(most, kMostChunksApart) &&
-        1.1f * rounds_of_chunks < kSpanChunks * rounds_of_spans) {
+    // Several spans are dear within a CTA, as their total is kept in local memory.
+    if (totals.longest <= kSpanChunks && whole <= of_chunks) return PartSize::kWhole;
+    if (totals.sums[0] <= fminf(most, kMostChunksApart) && of_chunks < of_spans) {
       return PartSize::kChunk;
     }
-    return items[1] <= most ? PartSize::kSpan : PartSize::kWhole;
+    return totals.sums[1] <= most ? PartSize::kSpan : PartSize::kWhole;
   }
 
-  __device__ void block_sum(float (&sums)[2]) {
+  __device__ void add_up(Totals& totals) {
     SPECFAST_UNROLL
-    for (int i = 0; i < 2; ++i) {
+    for (int step = 16; step > 0; step /= 2) {
       SPECFAST_UNROLL
-      for (int step = 16; step > 0; step /= 2) sums[i] += __shfl_xor_sync(~0u, sums[i], step);
-      if (threadIdx.x % 32 == 0) shared_.sums[i][threadIdx.x / 32] = sums[i];
+      for (float& sum : totals.sums) sum += __shfl_xor_sync(~0u, sum, step);
+      totals.longest = fmaxf(totals.longest, __shfl_xor_sync(~0u, totals.longest, step));
     }
-    __syncthreads();  // sums of the warps are written
-    sums[0] = sums[1] = 0;
+    if (threadIdx.x % 32 == 0) {
+      SPECFAST_UNROLL
+      for (int i = 0; i < 3; ++i) shared_.sums[i][threadIdx.x / 32] = totals.sums[i];
+      shared_.longest[threadIdx.x / 32] = totals.longest;
+    }
+    __syncthreads();  // totals of the warps are written
+    totals = {};
     SPECFAST_NO_UNROLL
     for (int warp = 0; warp < blockDim.x / 32; ++warp) {
-      sums[0] += shared_.sums[0][warp];
-      sums[1] += shared_.sums[1][warp];
+      SPECFAST_UNROLL
+      for (int i = 0; i < 3; ++i) totals.sums[i] += shared_.sums[i][warp];
+      totals.longest = fmaxf(totals.longest, shared_.longest[warp]);
     }
   }
 
-  __device__ void count_items() {
+  __device__ void count_items(PartSize part_size) {
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     int before = 0;
@@ -148,7 +171,7 @@ class AttentionPlan {
       int items = 0;
       if (b < p_.batch_size) {
         AttentionRequest r = load_attention_request(p_, b);
-        items = num_units(r) * num_parts(r, part_size_);
+        items = num_units(r) * num_parts(r, part_size);
       }
       int up_to = items;
       SPECFAST_UNROLL
@@ -175,7 +198,6 @@ class AttentionPlan {
   const VerifyAttentionParams& p_;
   Shared& shared_;
   int tile_rows_;
-  PartSize part_size_;
 };
 
 }  // namespace specfast

@@ -1,15 +1,15 @@
-// A CTA takes items (core/attention_plan.cuh): up to 128 rows, query rows times the heads that
-// share a KV head, against one chunk, one span or all of a request's keys. All threads copy tiles
-// of 16 to 32 KB of keys and as much of values into shared memory, two tiles ahead or more; tensor
-// cores form scores and weighted values: up to 32 rows by mma.sync, with the keys of a tile divided
-// between warps, more by wgmma. Few rows: each key is read once, and the bandwidth of HBM is the
-// bound; many: the tensor cores are. Only the window, the ends of the prefix and what a sliding
-// window touches are masked.
+// A CTA takes items (core/attention_plan.cuh): up to 64 or 128 rows, query rows times the heads
+// that share a KV head, against one chunk, one span or all of a request's keys. One warpgroup
+// copies tiles of 64 keys and values into shared memory, across items and as far ahead as there is
+// room; one or two, of 64 rows each, form scores and weighted values by wgmma. Few rows: each key
+// is read once, and the bandwidth of HBM is the bound; many: the tensor cores are. Only the window,
+// the ends of the prefix and what a sliding window touches are masked.
 //
-// The CTA that is last to finish a part of a unit merges all of them. Sums are made in an order
-// that positions and the rows of the request decide (core/attention_fold.cuh), so how keys are
-// shared out changes no bit.
+// In the end those that have parts of a unit merge them, each some columns. Sums are made in an
+// order that positions decide (core/attention_fold.cuh), so how keys are shared out changes no bit.
+#include "core/attention_copy.cuh"
 #include "core/attention_merge.cuh"
+#include "core/attention_reader.cuh"
 #include "core/attention_simple.cuh"
 #include "core/device_team.cuh"
 #include "core/launch.cuh"
@@ -24,139 +24,222 @@ __device__ Object& in_local_memory(Object& object) {
   return *hide_address(&object);
 }
 
+template <class Sums>
+__device__ __noinline__ void add_sums(Sums& total, const Sums& part, float c) {
+  total.add(part, c);
+}
+
+// The threads that copy, when that is done.
+template <class Sizes>
+struct CopyingTeam {
+  __device__ int rank() const { return static_cast<int>(threadIdx.x) - Sizes::kComputingThreads; }
+  __device__ int size() const { return Sizes::kCopyingThreads; }
+};
+
 template <class Sizes>
 struct Attention {
   using T = typename Sizes::T;
   using Rows = typename Sizes::Rows;
   using Sums = RowSums<Sizes::kHeadDim>;
+  using Copier = TileCopier<Sizes>;
+  using Reader = TileReader<Sizes>;
   using Workspace = AttentionWorkspace<Sizes>;
-  static constexpr bool kSpanInRegisters = Sizes::kHeadDim == 64;
+  using Merger = PartMerger<Sizes>;
 
   const VerifyAttentionParams& p;
-  typename Sizes::Shared& shared;
-  const Workspace workspace;
-  const AttentionPlan plan;
+  const int most_items;
+  AttentionPlan plan;
   const float c;
-  const int lane;
 
-  __device__ Attention(const VerifyAttentionParams& params, int most_items,
-                       typename Sizes::Shared& memory)
+  __device__ Attention(const VerifyAttentionParams& params, int most_items)
       : p(params),
-        shared(memory),
-        workspace(params, most_items),
-        plan(params, memory.plan, Sizes::kTileRows, most_items),
-        c(params.scale * 1.44269504f),
-        lane(threadIdx.x % 32) {}
+        most_items(most_items),
+        plan(params, Sizes::shared().plan, Sizes::kTileRows),
+        c(params.scale * 1.44269504f) {}
+
+  // Before the plan is made, whose barriers show what this writes.
+  __device__ static void init_barriers() {
+    if (threadIdx.x < 2) {
+      init_barrier(Sizes::shared().task_found + threadIdx.x, 1);
+      init_barrier(Sizes::shared().task_done + threadIdx.x, Sizes::kComputingThreads / 32);
+    }
+    if (threadIdx.x >= Sizes::kPlaces) return;
+    init_barrier(Sizes::shared().filled + threadIdx.x, Copier::kArrivals);
+    init_barrier(Sizes::shared().emptied + threadIdx.x, Reader::kArrivals);
+  }
 
   __device__ void run() {
-    SPECFAST_NO_UNROLL
-    for (int number = blockIdx.x; number < plan.num_items(); number += gridDim.x) {
-      run_item(number, plan.item(number));
+    if (threadIdx.x < Sizes::kComputingThreads) {
+      if constexpr (Sizes::kMovesRegisters) grow_registers<Sizes::kComputingRegisters>();
+      Reader reader(p);
+      PiecePlace<2> place;
+      SPECFAST_NO_UNROLL
+      for (int number = blockIdx.x; number < plan.num_items(); number += gridDim.x) {
+        wait_for_round(Sizes::shared().task_found + place.index, place.round);
+        compute(reader, Sizes::shared().tasks[place.index]);
+        __syncwarp();  // all lanes are done with the task
+        if (threadIdx.x % 32 == 0) arrive(Sizes::shared().task_done + place.index);
+        place.advance();
+      }
+      merge_parts();
+    } else {
+      if constexpr (Sizes::kMovesRegisters) shrink_registers<Sizes::kCopyingRegisters>();
+      Copier copier(p);
+      PiecePlace<2> place;
+      SPECFAST_NO_UNROLL
+      for (int number = blockIdx.x; number < plan.num_items(); number += gridDim.x) {
+        const AttentionTask task = find_task(number);
+        if (threadIdx.x == Sizes::kComputingThreads) {
+          wait_for_round(Sizes::shared().task_done + place.index, place.round - 1);
+          Sizes::shared().tasks[place.index] = task;
+          arrive(Sizes::shared().task_found + place.index);
+        }
+        place.advance();
+        for_each_span(task.chunks, [&](ChunkRange chunks, int) {
+          copier.copy(task.request, task.item.kv_head,
+                      KeyTiles::find<Sizes>(p, task.request, chunks));
+        });
+      }
+      clear_others();
     }
-    clear_others();
   }
 
  private:
-  __device__ void run_item(int number, const AttentionItem& item) {
+  // f(chunks of the span, its number among those of `chunks`).
+  template <class F>
+  __device__ static void for_each_span(ChunkRange chunks, F f) {
+    const int first = chunks.first / kSpanChunks;
+    SPECFAST_NO_UNROLL
+    for (int span = first; span * kSpanChunks < chunks.last; ++span) {
+      f({max_of(chunks.first, span * kSpanChunks), min_of(chunks.last, (span + 1) * kSpanChunks)},
+        span - first);
+    }
+  }
+
+  __device__ AttentionTask find_task(int number) const {
+    AttentionTask task;
+    task.item = plan.item(number);
+    task.request = load_attention_request(p, task.item.b);
+    task.chunks = plan.chunks(task.request, task.item.part);
+    return task;
+  }
+
+  __device__ AttentionTile find_tile(const AttentionTask& task) const {
     AttentionTile tile;
-    tile.request = load_attention_request(p, item.b);
+    tile.request = task.request;
     tile.group = p.num_heads / p.num_kv_heads;
-    tile.kv_head = item.kv_head;
-    tile.first_row = item.tile * Sizes::kTileRows;
+    tile.kv_head = task.item.kv_head;
+    tile.first_row = task.item.tile * Sizes::kTileRows;
     tile.num_rows = min_of(tile.request.num_rows * tile.group - tile.first_row, Sizes::kTileRows);
-    const ChunkRange chunks = plan.chunks(tile.request, item.part);
+    return tile;
+  }
 
-    const WarpPlace place = WarpPlace::find<Sizes>(tile);
-
-    Rows rows;
-    rows.load_query(query(tile, place.row(0)), query(tile, place.row(1)));
-    rows.clear();
-    Sums span_storage;
-    Sums whole_storage;
-    Sums& span = kSpanInRegisters ? span_storage : in_local_memory(span_storage);
-    Sums& whole = in_local_memory(whole_storage);
-    const int first_span = chunks.first / kSpanChunks;
-    const int last_span = (chunks.last - 1) / kSpanChunks;
-    for (int number_of_span = first_span; number_of_span <= last_span; ++number_of_span) {
-      const ChunkRange part{max_of(chunks.first, number_of_span * kSpanChunks),
-                            min_of(chunks.last, (number_of_span + 1) * kSpanChunks)};
-      SpanReader<Sizes> reader(p, shared, tile, place, part);
-      span.clear();
-      reader.run(rows, c, [&] { span.add(rows, c); });
-      if (first_span == last_span) break;
-      if (number_of_span == first_span) whole.clear();
-      whole.add(span, c);
-      if (number_of_span == last_span) span = whole;
-    }
-
-    if (item.parts == 1) {
-      if (place.keeps_rows()) store_out(tile, place, span);
+  __device__ void compute(Reader& reader, const AttentionTask& task) {
+    if constexpr (Sizes::kQueryInRegisters) {
+      SharedSums<Sizes::kHeadDim, Sizes::kComputingThreads> span;
+      span.values = reinterpret_cast<float4*>(Sizes::shared().kept) + threadIdx.x;
+      compute(reader, task, span);
+    } else if constexpr (Sizes::kHeadDim <= 128) {
+      Sums span;
+      compute(reader, task, span);
     } else {
-      if (place.keeps_rows()) store_part(number, place, span);
-      if (is_last_part(item)) merge(item, tile);
+      Sums span;
+      compute(reader, task, in_local_memory(span));
     }
   }
 
-  __device__ const T* query(const AttentionTile& tile, int row) const {
-    if (row >= tile.num_rows) return nullptr;
-    return tile_row(tile, row, static_cast<const T*>(p.query), p.query_row_stride,
-                    p.query_head_stride);
+  template <class Span>
+  __device__ void compute(Reader& reader, const AttentionTask& task, Span& span) {
+    attend(reader, task, span);
+    if (task.item.parts == 1) {
+      store_out(find_tile(task), reader, span);
+    } else {
+      store_part(task.item.number, reader, span);
+    }
   }
 
-  __device__ void store_out(const AttentionTile& tile, const WarpPlace& place, const Sums& sums) {
+  template <class Span>
+  __device__ void attend(Reader& reader, const AttentionTask& task, Span& span) {
+    const ChunkRange chunks = task.chunks;
+    reader.begin(find_tile(task), chunks.last == task.request.num_chunks());
+
+    Sums storage[2];
+    Sums& whole = in_local_memory(storage[0]);
+    Sums& part = in_local_memory(storage[1]);
+    for_each_span(chunks, [&](ChunkRange of_span, int before) {
+      span.clear();
+      reader.read(KeyTiles::find<Sizes>(p, task.request, of_span), c,
+                  [&](const Rows& rows) { span.add(rows, c); });
+      if (before == 0 && of_span.last == chunks.last) return;
+      if (before == 0) whole.clear();
+      copy_sums(part, span);
+      add_sums(whole, part, c);
+      if (of_span.last == chunks.last) copy_sums(span, whole);
+    });
+  }
+
+  template <class Span>
+  __device__ void store_out(const AttentionTile& tile, const Reader& reader, const Span& sums) {
     const float factors[2] = {normalizer(sums.rows[0]), normalizer(sums.rows[1])};
     SPECFAST_UNROLL
     for (int block = 0; block < Rows::kBlocks; ++block) {
-      SPECFAST_UNROLL
-      for (int r = 0; r < 2; ++r) {
-        store_pair<T>(p, tile, place.row(r), block * 8 + lane % 4 * 2,
-                      sums.values[block][2 * r] * factors[r],
-                      sums.values[block][2 * r + 1] * factors[r]);
-      }
+      const float4 v = sums.block(block);
+      const int column = block * 8 + threadIdx.x % 4 * 2;
+      store_pair<T>(p, tile, reader.row(0), column, v.x * factors[0], v.y * factors[0]);
+      store_pair<T>(p, tile, reader.row(1), column, v.z * factors[1], v.w * factors[1]);
     }
   }
 
-  __device__ void store_part(int number, const WarpPlace& place, const Sums& sums) {
-    if (place.row_block * 32 >= workspace.lanes()) return;
-    float4* values = workspace.values(number) + place.row_block * 32 + lane;
+  template <class Span>
+  __device__ void store_part(int number, const Reader& reader, const Span& sums) {
+    const Workspace workspace(p, most_items);
+    if (static_cast<int>(threadIdx.x) >= workspace.lanes()) return;
+    float4* values = workspace.values(number) + threadIdx.x;
     SPECFAST_UNROLL
     for (int block = 0; block < Rows::kBlocks; ++block) {
       __stcg(values + block * workspace.lanes(), sums.block(block));
     }
-    if (lane % 4 != 0) return;
+    if (threadIdx.x % 4 != 0) return;
     SPECFAST_UNROLL
     for (int r = 0; r < 2; ++r) {
-      RowSoftmax* to = workspace.rows(number) + place.row(r);
+      RowSoftmax* to = workspace.rows(number) + reader.row(r);
       __stcg(reinterpret_cast<float2*>(to), make_float2(sums.rows[r].max, sums.rows[r].sum));
     }
   }
 
-  // Whether all other parts of the unit are written; then the counter is as it was before the call.
-  __device__ bool is_last_part(const AttentionItem& item) {
+  // Only now, as a fence waits for whatever is under way.
+  __device__ void count_parts(const Workspace& workspace) {
+    sync_computing<Sizes>();  // parts are written
+    if (threadIdx.x >= 32) return;
     __threadfence();
-    __syncthreads();  // the part is written before it is counted
-    if (threadIdx.x == 0) {
-      int32_t* counter = workspace.counter(item.unit);
-      shared.is_last = atomicAdd(counter, 1) == item.parts - 1;
-      if (shared.is_last) *counter = 0;
-      __threadfence();
+    SPECFAST_NO_UNROLL
+    for (int i = threadIdx.x; blockIdx.x + i * gridDim.x < plan.num_items(); i += 32) {
+      const AttentionItem item = plan.item(blockIdx.x + i * gridDim.x);
+      if (item.parts > 1) atomicAdd(workspace.counter(item.unit), 1);
     }
-    __syncthreads();  // is_last is written
-    return shared.is_last;
   }
 
-  __device__ void merge(const AttentionItem& item, const AttentionTile& tile) {
-    const int units =
-        ceil_div(tile.request.num_rows * tile.group, Sizes::kTileRows) * p.num_kv_heads;
+  __device__ void merge_parts() {
     const bool of_chunks = plan.part_size() == PartSize::kChunk;
-    const int first_place = of_chunks ? plan.first_chunk(tile.request) : 0;
-    PartMerger<Sizes> merger(p, shared, workspace, tile, c);
-    merger.run(item, units, first_place, of_chunks ? kSpanChunks : 1);
+    if (plan.part_size() == PartSize::kWhole) return;
+    const Workspace workspace(p, most_items);
+    count_parts(workspace);
+    const Merger merger(p, workspace, c);
+    SPECFAST_NO_UNROLL
+    for (int number = blockIdx.x; number < plan.num_items(); number += gridDim.x) {
+      const AttentionTask task = find_task(number);
+      if (task.item.parts == 1) continue;
+      const AttentionTile tile = find_tile(task);
+      const int units =
+          ceil_div(tile.request.num_rows * tile.group, Sizes::kTileRows) * p.num_kv_heads;
+      merger.run(task.item, tile, units, of_chunks ? plan.first_chunk(tile.request) : 0,
+                 of_chunks ? kSpanChunks : 1);
+    }
   }
 
   // Rows of no request and rows that do not count.
   __device__ void clear_others() {
-    BlockTeam team;
+    CopyingTeam<Sizes> team;
     SPECFAST_NO_UNROLL
     for (int b = blockIdx.x; b < p.batch_size; b += gridDim.x) {
       const AttentionRequest r = load_attention_request(p, b);
@@ -176,9 +259,11 @@ struct Attention {
 template <class Sizes>
 __global__ void __launch_bounds__(Sizes::kThreads, Sizes::kCtasPerSm)
     verify_attention_kernel(const __grid_constant__ VerifyAttentionParams p, int most_items) {
+  Attention<Sizes> attention(p, most_items);
+  attention.init_barriers();
   begin_after_previous_kernel();
-  using Shared = typename Sizes::Shared;
-  Attention<Sizes>(p, most_items, *reinterpret_cast<Shared*>(dynamic_shared_memory)).run();
+  attention.plan.make(most_items);
+  attention.run();
 }
 
 int num_sms() {
@@ -200,6 +285,7 @@ void launch_sized(const VerifyAttentionParams& p, CUstream_st* stream) {
   LaunchShape shape{dim3(static_cast<unsigned>(blocks)), dim3(Sizes::kThreads)};
   shape.shared_bytes = sizeof(typename Sizes::Shared);
   shape.begins_early = true;
+  shape.cooperative = p.workspace != nullptr;  // those with parts of a unit wait for each other
   const int most_places = AttentionWorkspace<Sizes>::find_most_items(p);
   launch(verify_attention_kernel<Sizes>, shape, stream, p, most_places);
 }
@@ -208,9 +294,9 @@ template <class T, int kHeadDim>
 void launch_for_rows(const VerifyAttentionParams& p, CUstream_st* stream) {
   const int rows = min_of(p.max_rows, p.num_rows) * (p.num_heads / p.num_kv_heads);
   if (rows <= 64 || kHeadDim == 256) {
-    launch_sized<AttentionSizes<T, kHeadDim, 4>>(p, stream);
+    launch_sized<AttentionSizes<T, kHeadDim, 1>>(p, stream);
   } else if constexpr (kHeadDim < 256) {
-    launch_sized<AttentionSizes<T, kHeadDim, 8>>(p, stream);
+    launch_sized<AttentionSizes<T, kHeadDim, 2>>(p, stream);
   }
 }
 

@@ -116,5 +116,20 @@ TEST(attention_is_the_same_under_any_split) {
   }
 }
 
+// Nor on how many rows a CTA takes at once, or on how many parts a unit has.
+TEST(attention_is_the_same_in_tiles_of_any_size) {
+  for (int head_dim : {64, 128}) {
+    AttentionShape shape{{9300, 700}, {7, 1}};
+    shape.heads = 8;
+    shape.head_dim = head_dim;
+    AttentionCase<Float16> large(shape, 70);
+    AttentionCase<Float16> small = large;
+    std::vector<int32_t> workspace(1 << 22, 0);
+    run_kernel(large, &workspace);
+    run_kernel(small, &workspace, 7);
+    CHECK(memcmp(large.out.data(), small.out.data(), large.out.size() * 2) == 0);
+  }
+}
+
 }  // namespace
 }  // namespace specfast
