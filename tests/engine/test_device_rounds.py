@@ -21,12 +21,14 @@ from specfast import FinishReason, SamplingParams, Status
 from specfast.drafters import (
     DeviceDrafts,
     DeviceTrainedDrafter,
+    DeviceTreeDrafter,
     DraftPages,
     DraftSlots,
     DraftTarget,
     load_drafter,
 )
 from specfast.drafters.checkpoint.weights import Weights
+from specfast.drafters.eagle import EagleModel
 from specfast.drafters.loader import DrafterModel
 from specfast.engine import Engine, RoundOutput, VerifyTiers
 from specfast.engine.run_ahead import RunAhead
@@ -35,6 +37,7 @@ from specfast.engine.tier_round import TierRound
 from specfast.planner import Planning
 from specfast.sampling import SamplingRules
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 NUM_TOKENS = 12
 FAMILIES = ["llama2", "safeailab", "dflash", "dspark", "dflash2"]
@@ -269,3 +272,23 @@ def step_without_numbers(
 def test_a_step_without_numbers(name: str, is_sampled: bool, tmp_path: Path) -> None:
     drafts = step_without_numbers(name, loaded(name, tmp_path), is_sampled, DeviceTrainedDrafter)
     assert (drafts.proposal is not None) == is_sampled
+
+
+class _OneProduct(TorchDispatchMode):
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        assert func.overloadpacket.__name__ not in ("bmm", "baddbmm"), "a product per request"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_weights_are_read_once_per_batch(name: str, tmp_path: Path) -> None:
+    model = loaded(name, tmp_path)
+    with _OneProduct():
+        step_without_numbers(name, model, True, DeviceTrainedDrafter)
+        if isinstance(model, EagleModel):
+            for drawn in (False, True):
+                step_without_numbers(
+                    name, model, True, lambda m, drawn=drawn: DeviceTreeDrafter(m, 8, drawn=drawn)
+                )

@@ -35,6 +35,8 @@ class Weights:
         return self._tensors.get(name)
 
     def linear(self, name: str, x: Tensor) -> Tensor:
+        # Where requests lie apart, torch would make a product of each and read the weights anew.
+        x = x.contiguous()
         return functional.linear(x, self[f"{name}.weight"], self._tensors.get(f"{name}.bias"))
 
     def norm(self, name: str, x: Tensor) -> Tensor:
