@@ -39,9 +39,16 @@ SHAPES = {
 }
 
 
-def random_model(name: str, device: str, dtype: torch.dtype) -> PreTrainedModel:
-    """A model of the shape, made on ``device``; positions up to 64 k."""
+def random_model(
+    name: str, device: str, dtype: torch.dtype, *, num_layers: int | None = None
+) -> PreTrainedModel:
+    """A model of the shape, made on ``device``; positions up to 64 k.
+
+    With ``num_layers``, of so many instead of the shape's.
+    """
     sizes = dict(SHAPES[name])
+    if num_layers is not None:
+        sizes["num_hidden_layers"] = num_layers
     config = AutoConfig.for_model(
         sizes.pop("architecture"),
         **sizes,

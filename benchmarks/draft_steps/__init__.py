@@ -1,0 +1,1 @@
+"""Draft steps of every family, in a graph."""
