@@ -112,6 +112,16 @@ SPECFAST_HD int32_t slot_of(const VerifyAttentionParams& p, const SlotLoad& load
   return static_cast<int32_t>(page * p.page_pitch + load.in_page);
 }
 
+// Whether a request has this row: where qo_indptr descends, one before its first number or behind
+// its last one may have an owner as well.
+SPECFAST_HD_OUTLINED bool is_owned(const VerifyAttentionParams& p, int32_t row) {
+  SPECFAST_NO_UNROLL
+  for (int32_t b = 0; b < p.batch_size; ++b) {
+    if (row >= p.qo_indptr[b] && row < p.qo_indptr[b + 1]) return true;
+  }
+  return false;
+}
+
 // In units of slot_stride, from the first slot of the cache; -1 where there is no page.
 SPECFAST_HD int32_t find_slot(const VerifyAttentionParams& p, const AttentionRequest& r,
                               int32_t position) {

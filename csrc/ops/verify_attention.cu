@@ -247,11 +247,11 @@ struct Attention {
     }
     const int32_t before = clamp_to(p.qo_indptr[0], 0, p.num_rows);
     for (int32_t row = blockIdx.x; row < before; row += gridDim.x) {
-      clear_rows<T>(team, p, row, row + 1);
+      if (!is_owned(p, row)) clear_rows<T>(team, p, row, row + 1);
     }
     const int32_t behind = clamp_to(p.qo_indptr[p.batch_size], 0, p.num_rows);
     for (int32_t row = behind + blockIdx.x; row < p.num_rows; row += gridDim.x) {
-      clear_rows<T>(team, p, row, row + 1);
+      if (!is_owned(p, row)) clear_rows<T>(team, p, row, row + 1);
     }
   }
 };
