@@ -4,6 +4,39 @@
 
 namespace specfast {
 
+// By one thread: begins a copy of so many bytes, a multiple of 16, between addresses that are.
+__device__ inline void start_copy(void* target, const void* source, int bytes, uint64_t* counter) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(target)),
+      "l"(source), "r"(bytes), "r"(shared_address(counter))
+      : "memory");
+}
+
+// Copies that any threads of a CTA start and all wait for, once per batch, into memory that nobody
+// has touched.
+class BlockCopy {
+ public:
+  static constexpr int kBatches = 64;
+
+  // By one thread per batch: so many bytes in all. A barrier follows.
+  __device__ static void begin(int batch, int bytes) {
+    init_counter(counter(batch), 1);
+    fence_counters();
+    expect_bytes(counter(batch), bytes);
+  }
+  __device__ static void start(int batch, void* target, const void* source, int bytes) {
+    start_copy(target, source, bytes, counter(batch));
+  }
+  __device__ static void wait(int batch) { wait_for_phase(counter(batch), 0); }
+
+ private:
+  __device__ static uint64_t* counter(int batch) {
+    __shared__ uint64_t counters[kBatches];
+    return &counters[batch];
+  }
+};
+
 // Copies from global to shared memory in few large pieces, without registers (sm_90). Each warp
 // starts its own and waits for its own; a batch is what one wait waits for.
 class BatchedCopy {
@@ -25,11 +58,7 @@ class BatchedCopy {
     expect_bytes(counter(batch), bytes);
     if (bytes == 0) return;
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-            "r"(shared_address(target)),
-        "l"(source), "r"(bytes), "r"(shared_address(counter(batch)))
-        : "memory");
+    start_copy(target, source, bytes, counter(batch));
   }
   // `turn` alternates between 0 and 1 from one use of a batch to the next.
   __device__ static void wait(int batch, int turn) { wait_for_phase(counter(batch), turn); }

@@ -1,8 +1,12 @@
 #pragma once
 
+#include "core/argmax_key.h"
 #include "core/lane_sums.h"
 #include "core/request_sampling.h"
 #include "core/team.h"
+#if defined(__CUDACC__)
+#include "core/shared_copy.cuh"
+#endif
 
 struct CUstream_st;
 
@@ -45,13 +49,25 @@ struct SelectorTerm {
   const W* after;
   int32_t rank;
 
+  // Terms that lie at multiples of sixteen bytes.
+  template <class T>
+  struct alignas(16) Run {
+    T values[kLaneRun];
+  };
+  template <class T>
+  SPECFAST_HD static Run<T> run_at(const T* first) {
+    return *reinterpret_cast<const Run<T>*>(first);
+  }
+
   SPECFAST_HD float running_sum(int number) const {
     float sum = 0.0f;
     for (int32_t first = number * kLaneRun; first < rank; first += kLaneSums * kLaneRun) {
+      Run<W> ahead = run_at(before + first);
+      Run<float> key = run_at(keys + first);
+      Run<W> behind = run_at(after + first);
       SPECFAST_UNROLL
       for (int i = 0; i < kLaneRun; ++i) {
-        float factor = to_float(before[first + i]) * keys[first + i];
-        sum = fmaf(factor, to_float(after[first + i]), sum);
+        sum = fmaf(to_float(ahead.values[i]) * key.values[i], to_float(behind.values[i]), sum);
       }
     }
     return sum;
@@ -67,6 +83,15 @@ struct SelectorTerm {
 // The walk of one request, by the threads of one part.
 template <class W>
 struct SelectorWalk {
+  // How a slot ended.
+  struct Step {
+    uint64_t total;  // mass of all candidates
+    float largest;
+    int32_t best;   // candidate with the largest score, or -1
+    int32_t taken;  // or -1
+    bool is_point;  // all of q is at the best
+  };
+
   const WalkSelectorParams& p;
   int32_t b;
   bool stages;  // whether rows of the codebooks come into scratch first
@@ -75,10 +100,12 @@ struct SelectorWalk {
   float* keys = nullptr;       // scratch [M, R]
   int32_t* ids = nullptr;      // scratch [M, K] -1: no token
   uint64_t* random = nullptr;  // scratch [M]
-  float* scores = nullptr;     // scratch [2, K], for one slot after the other
-  W* first = nullptr;          // scratch [R] of the anchor
-  W* before = nullptr;         // scratch [M, K, R] if staged
-  W* after = nullptr;          // scratch [M, K, R] if staged
+  float* scores = nullptr;     // scratch [M, K]
+  uint64_t* ranks = nullptr;  // scratch [2, kMaxCandidates] of scores, for one slot after the other
+  Step* steps = nullptr;      // scratch [M]
+  W* first = nullptr;         // scratch [R] of the anchor
+  W* before = nullptr;        // scratch [M - 1, K, R] if staged; after the last slot comes none
+  W* after = nullptr;         // scratch [M, K, R] if staged
 
   template <class Arena>
   SPECFAST_HD void place(Arena& arena) {
@@ -87,32 +114,57 @@ struct SelectorWalk {
     keys = arena.template scratch<float>(p.num_slots * p.rank);
     ids = arena.template scratch<int32_t>(all);
     random = arena.template scratch<uint64_t>(p.num_slots);
-    scores = arena.template scratch<float>(2 * kMaxCandidates);
+    scores = arena.template scratch<float>(all);
+    ranks = arena.template scratch<uint64_t>(2 * kMaxCandidates);
+    steps = arena.template scratch<Step>(p.num_slots);
     first = arena.template scratch<W>(p.rank);
     if (!stages) return;
-    before = arena.template scratch<W>(all * p.rank);
+    before = arena.template scratch<W>((all - p.num_candidates) * p.rank);
     after = arena.template scratch<W>(all * p.rank);
   }
 
   template <class Team>
   SPECFAST_HD void run(Team& team) {
     place(team);
+    // Asked for together, since each is a long way off.
     int64_t anchor = p.anchors[b];
+    RequestSampling::Given given = RequestSampling::Given::load(p.sampling, b);
+    int32_t prefix_len = p.prefix_lens[b];
+    int32_t mine = min_of(first_candidate(team), p.num_slots * p.num_candidates - 1);
+    IdLoad id_of_mine = p.candidates.fetch(at(0) + mine);
+    float unary_of_mine = p.unary[at(0) + mine];
+    begin_copies(team);
     if (anchor < 0) return write_padded(team);
-    RequestSampling sampling = RequestSampling::load(p.sampling, b, p.vocab_size);
-    sampling.random.prefix_len = max_of(p.prefix_lens[b], 0);
-    int32_t status = sampling.status | (p.prefix_lens[b] < 0 ? kBadParam : kStatusOk);
     bool has_first = anchor < p.vocab_size;
+    if (team.rank() == 0) {
+      stage(0, row(p.predecessor, static_cast<int32_t>(has_first ? anchor : 0)), first, p.rank);
+    }
+    load_keys(team);
+    bool bad = load(team, p.candidates.value(id_of_mine), unary_of_mine);
+
+    RequestSampling sampling = RequestSampling::of(given, p.vocab_size);
+    sampling.random.prefix_len = max_of(prefix_len, 0);
+    int32_t status = sampling.status | (prefix_len < 0 ? kBadParam : kStatusOk);
     if (!has_first) status |= kBadToken;
-    status |= load(team, sampling, has_first ? anchor : 0);
+    for (int32_t i = team.rank(); i < p.num_slots; i += team.size()) {
+      random[i] = sampling.random.bits(kDraftDraw, i, 0);
+    }
+    if (team.any(bad)) status |= kBadToken;  // a barrier: all that is not copied is here
 
     const W* previous = has_first ? first : nullptr;
     for (int32_t slot = 0; slot < p.num_slots; ++slot) {
-      float* now = scores + slot % 2 * kMaxCandidates;
+      wait_for_copies(slot);
+      uint64_t* now = ranks + slot % 2 * kMaxCandidates;
       score(team, slot, previous, now);
-      team.sync_part();  // the scores are written; those of two slots ago have been read
-      int32_t taken = take(team, slot, sampling, now, &status);
-      previous = taken < 0 ? nullptr : row_before(slot, taken);
+      team.sync_part();  // the scores are written; the ranks of two slots ago have been read
+      Step step = take(team, slot, sampling, now, &status);
+      if (team.rank() == 0) steps[slot] = step;
+      bool goes_on = slot + 1 < p.num_slots && step.taken >= 0;
+      previous = goes_on ? row_before(slot, step.taken) : nullptr;
+    }
+    team.sync_part();  // the last step is written
+    for (int32_t slot = team.subgroup(); slot < p.num_slots; slot += team.subgroups()) {
+      write(team, slot, sampling, steps[slot]);
     }
     if (team.rank() == 0) p.status[b] = status;
   }
@@ -124,6 +176,7 @@ struct SelectorWalk {
   SPECFAST_HD const W* row(const void* codebook, int32_t id) const {
     return static_cast<const W*>(codebook) + static_cast<int64_t>(id) * p.rank;
   }
+  // Of a slot that another one comes after.
   SPECFAST_HD const W* row_before(int32_t slot, int32_t candidate) const {
     int32_t i = slot * p.num_candidates + candidate;
     return stages ? before + i * p.rank : row(p.predecessor, ids[i]);
@@ -143,60 +196,83 @@ struct SelectorWalk {
     if (team.rank() == 0) p.status[b] = kStatusOk;
   }
 
-  // What does not wait for a token. Whether an id is none, as a status.
+  // All candidates are dealt out so that each subgroup has as many: a copy takes a subgroup as long
+  // as it takes one thread.
   template <class Team>
-  SPECFAST_HD int32_t load(Team& team, const RequestSampling& sampling, int64_t anchor) {
+  SPECFAST_HD int32_t first_candidate(const Team& team) const {
+    return team.lane() * team.subgroups() + team.subgroup();
+  }
+
+  // What does not wait for a token. Whether an id is none.
+  template <class Team>
+  SPECFAST_HD bool load(Team& team, int64_t id, float unary_of_id) {
     int32_t all = p.num_slots * p.num_candidates;
     bool bad = false;
-    for (int32_t i = team.rank(); i < all; i += team.size()) {
-      int64_t id = p.candidates[at(0) + i];
+    for (int32_t i = first_candidate(team); i < all; i += team.size()) {
+      if (i >= team.size()) {
+        id = p.candidates[at(0) + i];
+        unary_of_id = p.unary[at(0) + i];
+      }
       bool good = id >= 0 && id < p.vocab_size;
       bad |= !good;
       ids[i] = good ? static_cast<int32_t>(id) : kNoToken;
-      unary[i] = p.unary[at(0) + i];
+      unary[i] = unary_of_id;
+      if (!stages) continue;
+      int32_t slot = i / p.num_candidates;
+      int32_t token = max_of(ids[i], 0);
+      stage(slot, row(p.successor, token), after + i * p.rank, p.rank);
+      if (slot + 1 < p.num_slots) {
+        stage(slot, row(p.predecessor, token), before + i * p.rank, p.rank);
+      }
     }
+    return bad;
+  }
+
+  SPECFAST_HD bool has_aligned_keys() const {
+    return reinterpret_cast<uintptr_t>(p.keys) % 16 == 0;
+  }
+  template <class Team>
+  SPECFAST_HD void load_keys(const Team& team) const {
     const float* from = p.keys + static_cast<int64_t>(b) * p.num_slots * p.rank;
-    for (int32_t i = team.rank(); i < p.num_slots * p.rank; i += team.size()) keys[i] = from[i];
-    for (int32_t i = team.rank(); i < p.num_slots; i += team.size()) {
-      random[i] = sampling.random.bits(kDraftDraw, i, 0);
-    }
-    int32_t status = team.any(bad) ? kBadToken : kStatusOk;  // a barrier: ids are written
-    copy_row(team, row(p.predecessor, static_cast<int32_t>(anchor)), first);
-    if (stages) copy_rows(team, all);
-    team.sync_part();  // all of it is written
-    return status;
-  }
-
-  // Row elements in pieces of 16 bytes.
-  static constexpr int kPiece = 16 / sizeof(W);
-  struct alignas(16) Piece {
-    W values[kPiece];
-  };
-  SPECFAST_HD static const Piece* pieces(const W* row) {
-    return reinterpret_cast<const Piece*>(row);
-  }
-
-  template <class Team>
-  SPECFAST_HD void copy_row(Team& team, const W* from, W* to) {
-    for (int32_t i = team.rank(); i < p.rank / kPiece; i += team.size()) {
-      reinterpret_cast<Piece*>(to)[i] = pieces(from)[i];
-    }
-  }
-  template <class Team>
-  SPECFAST_HD void copy_rows(Team& team, int32_t num_rows) {
-    int32_t per_row = p.rank / kPiece;
-    SPECFAST_UNROLL_BY_16
-    for (int32_t i = team.rank(); i < num_rows * per_row; i += team.size()) {
-      int32_t number = i / per_row;
-      int32_t id = max_of(ids[number], 0);
-      int32_t piece = i - number * per_row;
-      reinterpret_cast<Piece*>(after)[i] = pieces(row(p.successor, id))[piece];
-      reinterpret_cast<Piece*>(before)[i] = pieces(row(p.predecessor, id))[piece];
+    if (has_aligned_keys()) {
+      for (int32_t slot = team.rank(); slot < p.num_slots; slot += team.size()) {
+        stage(slot, from + slot * p.rank, keys + slot * p.rank, p.rank);
+      }
+    } else {
+      for (int32_t i = team.rank(); i < p.num_slots * p.rank; i += team.size()) keys[i] = from[i];
     }
   }
 
+  // Rows come into scratch in pieces of sixteen bytes. On a device each slot waits for its own.
   template <class Team>
-  SPECFAST_HD void score(Team& team, int32_t slot, const W* previous, float* now) {
+  SPECFAST_HD void begin_copies([[maybe_unused]] const Team& team) const {
+#if defined(__CUDA_ARCH__)
+    for (int32_t slot = team.rank(); slot < p.num_slots; slot += team.size()) {
+      int32_t rows = slot == 0 ? 1 : 0;
+      if (stages) rows += p.num_candidates * (slot + 1 < p.num_slots ? 2 : 1);
+      int32_t bytes = rows * p.rank * static_cast<int32_t>(sizeof(W));
+      if (has_aligned_keys()) bytes += p.rank * static_cast<int32_t>(sizeof(float));
+      BlockCopy::begin(slot, bytes);
+    }
+    __syncthreads();  // what counts the copies is there
+#endif
+  }
+  template <class V>
+  SPECFAST_HD void stage([[maybe_unused]] int32_t slot, const V* from, V* to, int32_t count) const {
+#if defined(__CUDA_ARCH__)
+    BlockCopy::start(slot, to, from, count * static_cast<int32_t>(sizeof(V)));
+#else
+    for (int32_t k = 0; k < count; ++k) to[k] = from[k];
+#endif
+  }
+  SPECFAST_HD void wait_for_copies([[maybe_unused]] int32_t slot) const {
+#if defined(__CUDA_ARCH__)
+    BlockCopy::wait(slot);
+#endif
+  }
+
+  template <class Team>
+  SPECFAST_HD void score(Team& team, int32_t slot, const W* previous, uint64_t* now) {
     for (int32_t c = team.subgroup(); c < p.num_candidates; c += team.subgroups()) {
       int32_t i = slot * p.num_candidates + c;
       float score = unary[i];
@@ -206,58 +282,55 @@ struct SelectorWalk {
         SelectorTerm<W> term{previous, keys + slot * p.rank, row_after(slot, c), p.rank};
         score = unary[i] + term.sum(team);
       }
-      if (team.lane() == 0) now[c] = score;
+      if (team.lane() != 0) continue;
+      scores[i] = score;
+      now[c] = argmax_key(score, c) | (score != score ? 1u : 0u);
     }
   }
 
-  // The candidate that is drawn, or -1; every subgroup finds the same, and one writes.
+  // By every subgroup, each the same.
   template <class Team>
-  SPECFAST_HD int32_t take(Team& team, int32_t slot, const RequestSampling& sampling,
-                           const float* now, int32_t* status) {
-    int32_t best = -1;
-    float largest = -INFINITY;
-    bool has_nan = false;
-    SPECFAST_UNROLL_BY_16
-    for (int32_t c = 0; c < p.num_candidates; ++c) {
-      float score = now[c];
-      has_nan |= score != score;
-      if (score > largest) {
-        largest = score;
-        best = c;
-      }
-    }
-    if (has_nan) *status |= kNanLogits;
-    if (best < 0 && !has_nan) *status |= kEmptySupport;
+  SPECFAST_HD Step take(Team& team, int32_t slot, const RequestSampling& sampling,
+                        const uint64_t* now, int32_t* status) const {
+    KeyFlag key = team.largest(now, p.num_candidates);
+    int32_t best = key.key == 0 ? -1 : argmax_id(key.key);
+    float largest = key.key == 0 ? -INFINITY : argmax_value(key.key);
+    if (key.flag) *status |= kNanLogits;
+    if (best < 0 && !key.flag) *status |= kEmptySupport;
     bool is_point = best < 0 || sampling.greedy || largest == INFINITY;
-    int32_t taken = best;
-    uint64_t total = kUnitMass;
+    if (is_point) return {kUnitMass, largest, best, best, true};
     Weights weights{largest, Weights::scale2_of(sampling.scale)};
-    if (!is_point) {
-      uint64_t mine = 0;
-      for (int32_t c = team.lane(); c < p.num_candidates; c += team.lanes()) {
-        mine += weights.mass(now[c]);
-      }
-      total = team.lane_sum(mine);
-      taken = team.locate(
-                      p.num_candidates, [&](int c) { return weights.mass(now[c]); },
-                      scaled_draw(random[slot], total))
-                  .index;
-    }
-    if (team.subgroup() != 0) return taken;
-    float inverse = inverse_mass(total);
+    const float* values = scores + slot * p.num_candidates;
+    uint64_t mine = 0;
     for (int32_t c = team.lane(); c < p.num_candidates; c += team.lanes()) {
-      float probability = c == best ? 1.0f : 0.0f;
-      if (!is_point) {
-        float weight = weights.weight(now[c]);
+      mine += weights.mass(values[c]);
+    }
+    uint64_t total = team.lane_sum(mine);
+    int32_t taken = team.locate(
+                            p.num_candidates, [&](int c) { return weights.mass(values[c]); },
+                            scaled_draw(random[slot], total))
+                        .index;
+    return {total, largest, best, taken, false};
+  }
+
+  // By a subgroup.
+  template <class Team>
+  SPECFAST_HD void write(const Team& team, int32_t slot, const RequestSampling& sampling,
+                         const Step& step) const {
+    Weights weights{step.largest, Weights::scale2_of(sampling.scale)};
+    float inverse = inverse_mass(step.total);
+    for (int32_t c = team.lane(); c < p.num_candidates; c += team.lanes()) {
+      float probability = c == step.best ? 1.0f : 0.0f;
+      if (!step.is_point) {
+        float weight = weights.weight(scores[slot * p.num_candidates + c]);
         probability = weight >= kInverseMassScale ? weight * inverse : 0.0f;
       }
       p.q[at(slot) + c] = probability;
     }
     if (team.lane() == 0) {
       p.tokens[static_cast<int64_t>(b) * p.num_slots + slot] =
-          taken < 0 ? kNoToken : ids[slot * p.num_candidates + taken];
+          step.taken < 0 ? kNoToken : ids[slot * p.num_candidates + step.taken];
     }
-    return taken;
   }
 };
 
