@@ -17,9 +17,16 @@ SPECFAST_HD float ranked_value(uint64_t key) {
 
 // How many of n keys are above one of them.
 SPECFAST_HD int32_t rank_among(const uint64_t* keys, int32_t n, uint64_t key) {
+  constexpr int kAtOnce = 8;
   int32_t above = 0;
-  SPECFAST_UNROLL_BY_16
-  for (int32_t i = 0; i < n; ++i) above += keys[i] > key ? 1 : 0;
+  int32_t i = 0;
+  SPECFAST_NO_UNROLL
+  for (; i + kAtOnce <= n; i += kAtOnce) {
+    SPECFAST_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) above += keys[i + k] > key ? 1 : 0;
+  }
+  SPECFAST_NO_UNROLL
+  for (; i < n; ++i) above += keys[i] > key ? 1 : 0;
   return above;
 }
 
@@ -89,11 +96,12 @@ class BestTokens {
 
   // Of all parts.
   template <class Team>
-  SPECFAST_HD uint64_t sum_of_words(const Team& team) const {
-    uint64_t sum = 0;
-    SPECFAST_NO_UNROLL
-    for (int part = 0; part < team.parts(); ++part) sum += of_parts_[part * (1 + k_)];
-    return sum;
+  SPECFAST_HD uint64_t sum_of_words(Team& team) const {
+    uint64_t mine = 0;
+    for (int part = team.lane(); part < team.parts(); part += team.lanes()) {
+      mine += of_parts_[part * (1 + k_)];
+    }
+    return team.lane_sum(mine);
   }
 
   // visit(place, key) for each of the k best, by one thread of the part each.

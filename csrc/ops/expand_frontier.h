@@ -87,7 +87,7 @@ struct FrontierRow {
 
  private:
   template <class Team>
-  SPECFAST_HD void write(const Team& team, int64_t b, int64_t node, KeyFlag of_row) const {
+  SPECFAST_HD void write(Team& team, int64_t b, int64_t node, KeyFlag of_row) const {
     int32_t* tokens = p.candidate_tokens + b * p.candidate_tokens_stride + node * p.topk;
     float* scores = p.candidate_scores + b * p.candidate_scores_stride + node * p.topk;
     float above = p.node_scores != nullptr ? p.node_scores[r] : 0.0f;
