@@ -1,45 +1,9 @@
 #pragma once
 
-#include "core/proposal.h"
+#include "core/residual_weights.h"
 #include "core/sampled_walk.h"
 
 namespace specfast {
-
-// max(r p - q, 0)
-SPECFAST_HD float block_rest(float ratio, float p, float q) {
-  float rest = fmaf(ratio, p, -q);
-  return rest > 0.0f ? rest : 0.0f;
-}
-
-// The same as weights of an ordinary row's tokens.
-template <class Kept>
-struct BlockResidualWeights {
-  static constexpr bool kFetches = true;
-
-  Kept kept;
-  const ProposalRow& q;
-  float ratio;
-  float p_factor;
-  float q_factor;
-
-  SPECFAST_HD float of(float weight, float base) const {
-    return block_rest(ratio, weight * p_factor, base * q_factor);
-  }
-  SPECFAST_HD float one(int32_t id, float value) const {
-    float weight = kept.one(id, value);
-    return weight == 0.0f ? 0.0f : of(weight, q.base(id));
-  }
-  SPECFAST_HD void fetch(int32_t id, float (&out)[kGroupIds]) const { q.fetch(id, out); }
-  SPECFAST_HD uint64_t group_mass(int32_t id, const float (&values)[kGroupIds],
-                                  float (&fetched)[kGroupIds]) const {
-    q.make_bases(id, fetched);
-    SPECFAST_UNROLL
-    for (int i = 0; i < kGroupIds; ++i) fetched[i] = of(kept.one(id + i, values[i]), fetched[i]);
-    return mass_of_weights(fetched);
-  }
-};
-template <class Kept>
-BlockResidualWeights(Kept, const ProposalRow&, float, float, float) -> BlockResidualWeights<Kept>;
 
 // Keeps the longest prefix of a chain that its own coin confirms; see docs/numerics.md, "Block".
 // `ratio` is r of the article: the joint likelihood ratio of the drafts so far, capped at 1.
@@ -155,7 +119,7 @@ struct BlockRule {
 
   template <class State>
   SPECFAST_HD static auto rest_of(const State& s, const ProposalRow& q, float ratio) {
-    return BlockResidualWeights{s.row.kept, q, ratio, inverse_mass(s.row.mass), q.factor()};
+    return ResidualWeights{s.row.kept, q, ratio, inverse_mass(s.row.mass), q.factor()};
   }
 
   // Whether the coin of the first `i` drafts is below Z / (Z + 1 - r), where Z is the mass of
@@ -175,13 +139,13 @@ struct BlockRule {
     constexpr double kError = 1e-9;
     float p_factor = inverse_mass(s.row.mass);
     float p = s.row.weight_of(draft.token, draft.value) * p_factor;
-    uint64_t least = to_mass(block_rest(ratio, p, draft.q));
+    uint64_t least = to_mass(residual_of(ratio, p, draft.q));
     double most = static_cast<double>(ratio) - min_of(ratio * p, draft.q);
     if (s.has_stored_rows()) q.open(s.b, i, s.p.accept.num_nodes);
     if (draft.token != s.row.argmax) {
       float p_best = s.row.kept.one(s.row.argmax, s.row.kept.weights.max) * p_factor;
       float q_best = q.base(s.row.argmax) * q.factor();
-      least += to_mass(block_rest(ratio, p_best, q_best));
+      least += to_mass(residual_of(ratio, p_best, q_best));
       most -= min_of(ratio * p_best, q_best);
     }
     if (excess(as_share(least)) > kError) return true;

@@ -108,6 +108,19 @@ class BlockTeam {
   __device__ void atomic_or(uint32_t* target, uint32_t bits) { atomicOr(target, bits); }
   __device__ int32_t atomic_add(int32_t* target, int32_t value) { return atomicAdd(target, value); }
 
+  template <class T>
+  __device__ T peek(const T* source) {
+    return *static_cast<const volatile T*>(source);
+  }
+  __device__ uint64_t fetch_or(uint64_t* target, uint64_t bits) {
+    uint64_t before;
+    asm volatile("atom.acq_rel.gpu.global.or.b64 %0, [%1], %2;"
+                 : "=l"(before)
+                 : "l"(target), "l"(bits)
+                 : "memory");
+    return before;
+  }
+
   __device__ int lane() const { return threadIdx.x % 32; }
   __device__ int lanes() const { return 32; }
   __device__ int subgroup() const { return warp(); }

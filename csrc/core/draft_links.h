@@ -33,20 +33,21 @@ struct DraftChildren {
   SPECFAST_HD Exclusions excluded() const { return {tokens, masses, count}; }
 };
 
-// The links of one request, in scratch.
+// The links of one request, in scratch. kChain: known to be a chain.
+template <bool kChain>
 struct RequestLinks {
-  bool is_chain;
   TreeLinks tree;
   ChainLinks chain;
 
   SPECFAST_HD explicit RequestLinks(const DraftLinks& links)
-      : is_chain(links.retrieve_next_token == nullptr),
-        tree{links.retrieve_next_token, links.retrieve_next_sibling, links.retrieve_index},
+      : tree{links.retrieve_next_token, links.retrieve_next_sibling, links.retrieve_index},
         chain{} {}
+
+  SPECFAST_HD bool is_chain() const { return kChain || tree.retrieve_next_token == nullptr; }
 
   template <class Arena>
   SPECFAST_HD void place(Arena& arena, const AcceptParams& p) {
-    if (is_chain) {
+    if (is_chain()) {
       chain.place(arena, p);
     } else {
       tree.place(arena, p);
@@ -54,14 +55,14 @@ struct RequestLinks {
   }
   template <class Team>
   SPECFAST_HD void load(Team& team, const AcceptParams& p, int b) {
-    if (is_chain) {
+    if (is_chain()) {
       chain.load(team, p, b);
     } else {
       tree.load(team, p, b);
     }
   }
   SPECFAST_HD RowStep row(int32_t node, const Window& window) const {
-    return is_chain ? chain.row(node, window) : tree.row(node, window);
+    return is_chain() ? chain.row(node, window) : tree.row(node, window);
   }
 
   // Lists the children of a node among the nodes below `limit`; thread i of the part writes every
@@ -74,13 +75,13 @@ struct RequestLinks {
     children.end_status = kStatusOk;
     int32_t writer = 0;  // count % team.size()
     int32_t previous = node;
-    int32_t next = is_chain ? node + 1 : tree.nodes[node].first_child;
+    int32_t next = is_chain() ? node + 1 : tree.nodes[node].first_child;
     while (next != -1 && next < limit) {
       if (next <= previous) {
         children.end_status = kBadTree;
         return;
       }
-      int32_t token = is_chain ? chain.tokens[next] : tree.nodes[next].token;
+      int32_t token = is_chain() ? chain.tokens[next] : tree.nodes[next].token;
       children.has_token |= token != kNoToken;
       if (writer == team.rank()) {
         children.tokens[children.count] = token;
@@ -88,12 +89,12 @@ struct RequestLinks {
       }
       ++children.count;
       writer = writer + 1 == team.size() ? 0 : writer + 1;
-      if (is_chain) return;
+      if (is_chain()) return;
       previous = next;
       next = tree.nodes[next].next_sibling;
     }
     // A list that leads out of the tree, or backwards, is malformed.
-    if (!is_chain && next != -1 && (next <= previous || next >= num_nodes)) {
+    if (!is_chain() && next != -1 && (next <= previous || next >= num_nodes)) {
       children.end_status = kBadTree;
     }
   }

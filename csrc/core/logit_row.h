@@ -103,11 +103,16 @@ class LogitRow {
   template <class Team>
   SPECFAST_HD void bring(Team& team) {
     open(team, data_);
+    await_copy();
+    team.sync_part();  // a search looks at the groups of other threads
+  }
+
+  // A thread may not leave before the row that it has asked for is here.
+  SPECFAST_HD void await_copy() const {
 #if defined(__CUDA_ARCH__)
     SPECFAST_NO_UNROLL
     for (int i = 0; i < BatchedCopy::kBatches; ++i) wait_for_batch(i);
 #endif
-    team.sync_part();  // a search looks at the groups of other threads
   }
 
   // Asks for the row that the next `open` will be of.

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/proposal.h"
+#include "core/residual_weights.h"
 #include "core/sampled_walk.h"
 
 namespace specfast {
@@ -45,7 +45,7 @@ struct Residual {
 
 // The residual as weights of an ordinary row's tokens.
 template <class Kept>
-struct ResidualWeights {
+struct RecursiveResidualWeights {
   static constexpr bool kFetches = true;
 
   Kept kept;
@@ -58,18 +58,23 @@ struct ResidualWeights {
     return weight == 0.0f ? 0.0f : residual.rest(id, weight * p_factor, q.base(id));
   }
   SPECFAST_HD void fetch(int32_t id, float (&out)[kGroupIds]) const { q.fetch(id, out); }
-  SPECFAST_HD uint64_t group_mass(int32_t id, const float (&values)[kGroupIds],
-                                  float (&fetched)[kGroupIds]) const {
-    float out[kGroupIds];
+  SPECFAST_HD void group(int32_t id, const float (&values)[kGroupIds], float (&fetched)[kGroupIds],
+                         float (&out)[kGroupIds]) const {
     q.make_bases(id, fetched);
     SPECFAST_UNROLL
     for (int i = 0; i < kGroupIds; ++i) out[i] = kept.one(id + i, values[i]) * p_factor;
     residual.reduce(id, out, fetched);
+  }
+  SPECFAST_HD uint64_t group_mass(int32_t id, const float (&values)[kGroupIds],
+                                  float (&fetched)[kGroupIds]) const {
+    float out[kGroupIds];
+    group(id, values, fetched, out);
     return mass_of_weights(out);
   }
 };
 template <class Kept>
-ResidualWeights(Kept, const ProposalRow&, const Residual&, float) -> ResidualWeights<Kept>;
+RecursiveResidualWeights(Kept, const ProposalRow&, const Residual&, float)
+    -> RecursiveResidualWeights<Kept>;
 
 // q itself as weights of a row's tokens.
 struct ProposalWeights {
@@ -153,9 +158,11 @@ struct RejectionRule {
         *status |= kBadToken;
         continue;
       }
-      if (residual.count > 0) {
-        scale_last_level(team);
-        q_factor = next_q_factor(team, s, &q_left);
+      if constexpr (!State::kIsChain) {
+        if (residual.count > 0) {
+          scale_last_level(team);
+          q_factor = next_q_factor(team, s, &q_left);
+        }
       }
       float base = bases[i].value;
       if (bases[i].is_bad) *status |= kBadQ;
@@ -169,7 +176,12 @@ struct RejectionRule {
       Fraction coin = s.accept_coin(node, i, children.nodes[i] - 1);
       double scaled = coin.value() * q_token;
       if (q_token > 0.0f && p_token > 0.0f && scaled < p_token) return i;
-      reject(team, s, p_factor, token, q_factor);
+      if constexpr (State::kIsChain) {
+        residual.count = 1;  // the only child, whose residual is first asked for by finish
+      } else {
+        reject(team, token, q_factor);
+        weigh_residual(team, s, p_factor);
+      }
     }
     *status |= children.end_status;
     return -1;
@@ -179,19 +191,24 @@ struct RejectionRule {
   SPECFAST_HD Drawn finish(Team& team, State& s, int32_t node) {
     auto target = [&](uint64_t total) { return s.final_target(node, total); };
     if (residual.count == 0) return s.row.draw(team, Exclusions{}, target);
-    if (residual_mass == 0) return {s.row.last_kept(team), kZeroResidual};
     float p_factor = inverse_mass(s.row.mass);
+    if constexpr (State::kIsChain) weigh_residual(team, s, p_factor);
+    if (residual_mass == 0) return {s.row.last_kept(team), kZeroResidual};
     return {s.row.find(team, rest_of(s, p_factor), target(residual_mass)), kStatusOk};
   }
 
  private:
   template <class State>
   SPECFAST_HD auto rest_of(const State& s, float p_factor) const {
-    return ResidualWeights{s.row.kept, q, residual, p_factor};
+    if constexpr (State::kIsChain) {
+      return ResidualWeights{s.row.kept, q, 1.0f, p_factor, q.factor()};
+    } else {
+      return RecursiveResidualWeights{s.row.kept, q, residual, p_factor};
+    }
   }
 
-  template <class Team, class State>
-  SPECFAST_HD void reject(Team& team, State& s, float p_factor, int32_t token, float q_factor) {
+  template <class Team>
+  SPECFAST_HD void reject(Team& team, int32_t token, float q_factor) {
     team.sync_part();  // the levels before have been looked at
     if (team.rank() == 0) {
       residual.tried[residual.count] = token;
@@ -199,6 +216,9 @@ struct RejectionRule {
     }
     ++residual.count;
     team.sync_part();  // the level is written
+  }
+  template <class Team, class State>
+  SPECFAST_HD void weigh_residual(Team& team, State& s, float p_factor) {
     residual_mass = s.row.sum(team, rest_of(s, p_factor));
   }
 

@@ -127,9 +127,11 @@ class RowMasses {
     GroupRange run{begin, min_of(begin + length, range.end)};
     // A single thread need not know how much it holds.
     uint64_t of_run = team.size() == 1 ? UINT64_MAX : 0;
+    float last[kGroupIds] = {};  // weights of the run's last group
     SPECFAST_NO_UNROLL
     for (int32_t group = run.begin; team.size() > 1 && group < run.end; ++group) {
-      of_run += mass_without(row, group, weights, excluded);
+      weights_without(row, group, weights, excluded, last);
+      of_run += mass_of_weights(last);
     }
     uint64_t of_runs = team.lane_sum(of_run);
     if (team.lane() == 0) run_masses_[team.subgroup()] = of_runs;
@@ -140,14 +142,32 @@ class RowMasses {
     if (!*has_found) return -1;
     Place lane = team.locate_lane(of_run, runs.rest);
     int source = max_of(lane.index, 0);
+    if (length == 1 && team.size() > 1) {
+      int32_t id = row.first_id(run.begin) + place_in_group(last, lane.rest);
+      return lane.index < 0
+                 ? -1
+                 : static_cast<int32_t>(team.from_lane(static_cast<uint64_t>(id), source));
+    }
     run = {static_cast<int32_t>(team.from_lane(static_cast<uint64_t>(run.begin), source)),
            static_cast<int32_t>(team.from_lane(static_cast<uint64_t>(run.end), source))};
     return find_in_run(team, row, run, weights, excluded, lane.rest);
   }
 
+  // The first of a group's tokens whose running sum exceeds `at`, which is below their sum.
+  SPECFAST_HD static int32_t place_in_group(const float (&weights)[kGroupIds], uint64_t at) {
+    int32_t place = 0;
+    uint64_t sum = 0;
+    SPECFAST_UNROLL
+    for (int i = 0; i < kGroupIds; ++i) {
+      sum += to_mass(weights[i]);
+      place += at >= sum ? 1 : 0;
+    }
+    return place;
+  }
+
   template <class Row, class WeightsOf>
-  SPECFAST_HD static uint64_t mass_without(const Row& row, int32_t group, const WeightsOf& weights,
-                                           const Exclusions& excluded) {
+  SPECFAST_HD static void weights_without(const Row& row, int32_t group, const WeightsOf& weights,
+                                          const Exclusions& excluded, float (&out)[kGroupIds]) {
     float values[kGroupIds];
     row.group_values(group, values);
     int32_t id = row.first_id(group);
@@ -157,7 +177,7 @@ class RowMasses {
       SPECFAST_UNROLL
       for (int i = 0; i < kGroupIds; ++i) values[i] = gone == i ? -INFINITY : values[i];
     }
-    return mass_of_group(weights, id, values);
+    weights_of_group(weights, id, values, out);
   }
 
   // The token of a lane's run, which its whole subgroup looks for; -1 if `at` is not below its
@@ -166,29 +186,16 @@ class RowMasses {
   SPECFAST_HD static int32_t find_in_run(Team& team, const Row& row, GroupRange run,
                                          const WeightsOf& weights, const Exclusions& excluded,
                                          uint64_t at) {
-    // A run that is longer than a look at each of its tokens is first searched for the group.
-    if (run.size() * kGroupIds > max_of(team.lanes(), kGroupIds)) {
-      Place group{-1, at};
-      SPECFAST_NO_UNROLL
-      for (int32_t first = run.begin; group.index < 0 && first < run.end; first += team.lanes()) {
-        int32_t mine = first + team.lane();
-        uint64_t mass = mine < run.end ? mass_without(row, mine, weights, excluded) : 0;
-        group = team.locate_lane(mass, group.rest);
-        if (group.index >= 0) group.index += first;
-      }
-      if (group.index < 0) return -1;
-      run = {group.index, group.index + 1};
-      at = group.rest;
-    }
-    int32_t end = min_of(row.first_id(run.end), row.vocab_size());
+    Place group{-1, at};
     SPECFAST_NO_UNROLL
-    for (int32_t first = row.first_id(run.begin); first < end; first += team.lanes()) {
-      int32_t id = first + team.lane();
-      bool is_in = id < end && !excluded.contain(id);
-      uint64_t mass = is_in ? to_mass(weights.one(id, row.stored_value(id))) : 0;
-      Place element = team.locate_lane(mass, at);
-      if (element.index >= 0) return first + element.index;
-      at = element.rest;
+    for (int32_t first = run.begin; group.index < 0 && first < run.end; first += team.lanes()) {
+      int32_t mine = first + team.lane();
+      float of_tokens[kGroupIds] = {};
+      if (mine < run.end) weights_without(row, mine, weights, excluded, of_tokens);
+      group = team.locate_lane(mass_of_weights(of_tokens), group.rest);
+      if (group.index < 0) continue;
+      int32_t id = row.first_id(mine) + place_in_group(of_tokens, group.rest);
+      return static_cast<int32_t>(team.from_lane(static_cast<uint64_t>(id), group.index));
     }
     return -1;
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/accept_launch.cuh"
+#include "core/chain_row.h"
 #include "core/device_team.cuh"
 #include "core/launch.cuh"
 #include "core/row_form.h"
@@ -25,6 +26,14 @@ inline SampledShape sampled_shape(int rows_at_once) {
   if (rows_at_once <= 16) return {16, 256, kWhole / 2};
   if (rows_at_once <= 32) return {8, 256, kWhole / 2};
   return {4, 256, kWhole / 2};
+}
+
+// The same for the rows of chains at once, of 8 rows each at batches of 1 to 128.
+inline SampledShape chain_row_shape(int rows) {
+  constexpr int kWhole = 220 * 1024;  // of one SM
+  if (rows <= 32) return {16, 256, kWhole / 2};
+  if (rows <= 128) return {16, 128, kWhole / 4};
+  return {8, 128, kWhole / 4};
 }
 
 // For middle batches of a rule with little state: the last requests of a batch then have an SM per
@@ -78,6 +87,14 @@ void launch_sampled_accept(const SampledAcceptParams& p, cudaStream_t stream) {
         int rows = count * p.accept.num_nodes;
         launch_sampled<RowRecorder<Form>>(p, rows, p.accept.vocab_size, sampled_shape(rows),
                                           stream);
+      }
+    }
+    if constexpr (Rule::kStepwise && !Form::kEdited) {
+      using Row = ChainRow<Form, Rule>;
+      if (Row::serves(p)) {
+        int rows = count * p.accept.num_nodes;
+        launch_sampled<Row>(p, rows, p.accept.vocab_size, chain_row_shape(rows), stream);
+        return;
       }
     }
     if constexpr (Rule::kIsLight && !Form::kFiltered) {

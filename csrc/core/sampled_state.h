@@ -11,6 +11,16 @@ struct LogprobParams {
   bool processed;   // of the filtered distribution; else of softmax(logits) as they come
 };
 
+// What one row of a chain leaves for the team that completes the path; the first row's also says
+// how far all of them are (chain_row.h).
+struct alignas(16) RowOutcome {
+  int32_t token;
+  int32_t status;
+  float logprob;
+  int32_t unused[7];
+  uint64_t progress;
+};
+
 // What every sampled accept takes.
 struct SampledAcceptParams {
   AcceptParams accept;
@@ -24,25 +34,30 @@ struct SampledAcceptParams {
   // [B, N] workspace of the block rule, or null: rows are read one after the other. With it all
   // rows are recorded first, at once. Without edits only: those depend on the path.
   StoredRow* stored_rows;
+  // [B, N] workspace of the other rules, or null: with it rows of a chain are read at once. 0
+  // before its first launch; each leaves `progress` so. Without edits and cap_trim_lens only.
+  RowOutcome* outcomes;
 };
 
 // One request under a sampled rule: its row at hand, its drafts, its random numbers.
-// kStored: rows may have been recorded before.
-template <class Form, bool kStored>
+// kStored: rows may have been recorded before. kChain: no node has two children.
+template <class Form, bool kStored, bool kChain = false>
 struct SampledState {
   using Element = typename Form::Element;
   static constexpr bool kEdited = Form::kEdited;
+  static constexpr bool kIsChain = kChain;
 
   const SampledAcceptParams& p;
   int b;
   Window window{};
   RequestSampling sampling{};
   RowDistribution<Form, kStored> row;
-  RequestLinks links;
+  RequestLinks<kChain> links;
   DraftChildren children{};
   int32_t coin_status = kStatusOk;
   int32_t drawn_node = -1;
   uint32_t drawn_coin = 0;      // of lane 0
+  uint64_t drawn_bits = 0;      // of its last draw, where no other node's follows
   StoredRow* stored = nullptr;  // scratch [N], if rows were recorded
 
   SPECFAST_HD SampledState(const SampledAcceptParams& params, int request, int32_t groups_to_keep)
@@ -58,19 +73,30 @@ struct SampledState {
 
   SPECFAST_HD bool has_stored_rows() const { return kStored && p.stored_rows != nullptr; }
 
+  // `first`: the row that is opened first, where the rows of nodes are known; -1: not yet.
   template <class Team>
-  SPECFAST_HD void load(Team& team) {
-    // What is small is asked for first, together: each wait is a trip to memory.
+  SPECFAST_HD void load(Team& team, int32_t first = 0) {
+    // Of a strided batch every row exists, whether it will be looked at or not.
+    bool opens_first = kChain && first >= 0 && p.accept.qo_indptr == nullptr;
+    if constexpr (kChain) {
+      row.logits.divide(team);
+      window.base = static_cast<int64_t>(b) * p.accept.num_nodes;
+      if (opens_first) row.logits.open_early(team, logits_of(first));
+    }
+    // What is small is asked for together: each wait is a trip to memory.
     RequestSampling::Given given = RequestSampling::Given::load(p.sampling, b);
     GivenWindow given_window = GivenWindow::load(p.accept, b);
     int32_t prefix_len = p.accept.prefix_lens[b];
     links.load(team, p.accept, b);
-    row.logits.divide(team);
+    if constexpr (!kChain) row.logits.divide(team);
     window = request_window(p.accept, b, given_window);
-    // The first row is that of the root, unless the caller says where rows are.
-    bool is_first_known = links.is_chain || links.tree.retrieve_index == nullptr;
-    if (is_first_known && window.verified > 0 && !has_stored_rows()) {
-      row.logits.open_early(team, logits_of(0));
+    // The row of a node is its own, unless the caller says where rows are.
+    bool is_first_known = links.is_chain() || links.tree.retrieve_index == nullptr;
+    bool is_visited = first < min_of(window.verified, p.accept.width);
+    if (opens_first) {
+      if (!is_visited) row.logits.await_copy();
+    } else if (is_first_known && is_visited && first >= 0 && !has_stored_rows()) {
+      row.logits.open_early(team, logits_of(first));
     }
     sampling = RequestSampling::of(given, p.accept.vocab_size);
     sampling.random.prefix_len = legal_if_given(p.accept, prefix_len);
@@ -149,12 +175,14 @@ struct SampledState {
   SPECFAST_HD void draw_coin(int32_t node) {
     drawn_node = node;
     drawn_coin = random_coin(node, 0);
+    if constexpr (kChain) drawn_bits = sampling.random.bits(kFinalDraw, node, 0);
   }
 
   // Where in [0, total) the last draw of the round falls.
   SPECFAST_HD uint64_t final_target(int32_t node, uint64_t total) {
     if (p.sampling.final_coins == nullptr) {
-      return scaled_draw(sampling.random.bits(kFinalDraw, node, 0), total);
+      uint64_t bits = kChain ? drawn_bits : sampling.random.bits(kFinalDraw, node, 0);
+      return scaled_draw(bits, total);
     }
     GivenCoin coin = GivenCoin::of(p.sampling.final_coins[b]);
     coin_status |= coin.status;

@@ -35,6 +35,9 @@ namespace specfast {
 //   bool any(bool)            over one part
 //   void atomic_min(int*, int), void atomic_or(uint32_t*, uint32_t), int atomic_add(int*, int)   on
 //                             scratch; the last gives the value before
+//   T peek(const T*), uint64_t fetch_or(uint64_t*, uint64_t)   on memory that teams of one launch
+//                             share; the second gives the value before, and orders what its thread
+//                             wrote before, and reads after it, with others' calls on the same word
 //   int lane(), lanes(), subgroup(), subgroups()   a part's threads come in subgroups that run in
 //                             step: warps on a device, single threads elsewhere
 //   uint64_t lane_sum(uint64_t), lane_prefix(uint64_t, uint64_t* total)   over a subgroup: the sum,
@@ -206,6 +209,16 @@ class SerialTeam : public SingleLanes {
   int32_t atomic_add(int32_t* target, int32_t value) {
     *target += value;
     return *target - value;
+  }
+
+  template <class T>
+  T peek(const T* source) {
+    return *source;
+  }
+  uint64_t fetch_or(uint64_t* target, uint64_t bits) {
+    uint64_t before = *target;
+    *target |= bits;
+    return before;
   }
 
   int subgroup() const { return 0; }

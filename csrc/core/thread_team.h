@@ -134,6 +134,16 @@ class ThreadTeam : public SingleLanes {
     return __atomic_fetch_add(target, value, __ATOMIC_RELAXED);
   }
 
+  template <class T>
+  T peek(const T* source) {
+    T value;
+    __atomic_load(source, &value, __ATOMIC_RELAXED);
+    return value;
+  }
+  uint64_t fetch_or(uint64_t* target, uint64_t bits) {
+    return __atomic_fetch_or(target, bits, __ATOMIC_ACQ_REL);
+  }
+
   int subgroup() const { return rank_; }
   int subgroups() const { return size(); }
   uint32_t lower_bound_of_nth(uint32_t order, int n) {

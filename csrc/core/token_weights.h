@@ -8,14 +8,13 @@ namespace specfast {
 // Weights in [0, 1] of a row's tokens come as an object with
 //
 //   one(id, value)              of one token
-//   group_mass(id, values)      the sum of the masses of eight neighbours, the first id a multiple
-//   of
-//                               eight
+//   group(id, values, out)      of eight neighbours, the first id a multiple of eight
+//   group_mass(id, values)      the sum of their masses
 //
 // and, if they need more than the row's values, with kFetches = true,
 //
 //   fetch(id, out)              what else is read for eight neighbours, eight floats
-//   group_mass(id, values, fetched)
+//   group(id, values, fetched, out), group_mass(id, values, fetched)
 
 // Sum of floor(2^20 * x) over eight x = 2^20 * weight in [0, 2^20].
 SPECFAST_HD uint64_t sum_of_scaled(const float (&scaled)[kGroupIds]) {
@@ -60,10 +59,14 @@ struct TokenWeights {
   Of of;
 
   SPECFAST_HD float one(int32_t id, float value) const { return of(id, value); }
+  SPECFAST_HD void group(int32_t id, const float (&values)[kGroupIds],
+                         float (&out)[kGroupIds]) const {
+    SPECFAST_UNROLL
+    for (int i = 0; i < kGroupIds; ++i) out[i] = of(id + i, values[i]);
+  }
   SPECFAST_HD uint64_t group_mass(int32_t id, const float (&values)[kGroupIds]) const {
     float weights[kGroupIds];
-    SPECFAST_UNROLL
-    for (int i = 0; i < kGroupIds; ++i) weights[i] = of(id + i, values[i]);
+    group(id, values, weights);
     return mass_of_weights(weights);
   }
 };
@@ -83,6 +86,10 @@ struct PlainWeights {
   SPECFAST_HD int32_t last_id() const { return INT32_MAX; }
 
   SPECFAST_HD float one(int32_t, float value) const { return weights.weight(value); }
+  SPECFAST_HD void group(int32_t, const float (&values)[kGroupIds], float (&out)[kGroupIds]) const {
+    SPECFAST_UNROLL
+    for (int i = 0; i < kGroupIds; ++i) out[i] = weights.weight(values[i]);
+  }
   // What is below 2^-40 is floored away, so it need not be 0 before.
   SPECFAST_HD uint64_t group_mass(int32_t, const float (&values)[kGroupIds]) const {
     float scaled[kGroupIds];
@@ -120,24 +127,28 @@ struct KeptWeights {
         static_cast<int>(keeps(id, value)) & static_cast<int>(weight >= kInverseMassScale);
     return has_mass ? weight : 0.0f;
   }
-  SPECFAST_HD uint64_t group_mass(int32_t id, const float (&values)[kGroupIds]) const {
-    float out[kGroupIds];
+  SPECFAST_HD void group(int32_t id, const float (&values)[kGroupIds],
+                         float (&out)[kGroupIds]) const {
     SPECFAST_UNROLL
     for (int i = 0; i < kGroupIds; ++i) out[i] = one(id + i, values[i]);
+  }
+  SPECFAST_HD uint64_t group_mass(int32_t id, const float (&values)[kGroupIds]) const {
+    float out[kGroupIds];
+    group(id, values, out);
     return mass_of_weights(out);
   }
 };
 
-// Mass of a group at once, where the two steps need not lie apart.
+// Weights of a group at once, where the two steps need not lie apart.
 template <class WeightsOf>
-SPECFAST_HD uint64_t mass_of_group(const WeightsOf& weights, int32_t id,
-                                   const float (&values)[kGroupIds]) {
+SPECFAST_HD void weights_of_group(const WeightsOf& weights, int32_t id,
+                                  const float (&values)[kGroupIds], float (&out)[kGroupIds]) {
   if constexpr (WeightsOf::kFetches) {
     float fetched[kGroupIds];
     weights.fetch(id, fetched);
-    return weights.group_mass(id, values, fetched);
+    weights.group(id, values, fetched, out);
   } else {
-    return weights.group_mass(id, values);
+    weights.group(id, values, out);
   }
 }
 

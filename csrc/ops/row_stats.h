@@ -31,7 +31,7 @@ struct ShardRow {
   int64_t r;
   RowDistribution<Form> row;
   RowCandidates best;  // what top-k keeps
-  RequestLinks links;
+  RequestLinks<false> links;
   DraftChildren children;
   int32_t* columns = nullptr;  // scratch [max_candidates] kNoToken where the token is not here
   uint64_t* masses = nullptr;  // scratch [max_candidates]

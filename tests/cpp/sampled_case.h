@@ -53,6 +53,7 @@ struct SampledCase : AcceptCase {
     }
     logprobs.assign(static_cast<size_t>(B) * N, -77.0f);
     stored_rows.resize(static_cast<size_t>(B) * N);
+    outcomes.resize(static_cast<size_t>(B) * N);
   }
 
   // As AcceptCase::params; `edited` takes the edits and the bitmask in, `filtered` the filters.
@@ -127,6 +128,7 @@ struct SampledCase : AcceptCase {
   std::vector<int64_t> seeds;
   std::vector<RowRecord> records;
   std::vector<StoredRow> stored_rows;  // for who has rows recorded first
+  std::vector<RowOutcome> outcomes;    // for who reads the rows of a chain at once
 };
 
 }  // namespace specfast::testing

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/chain_row.h"
 #include "core/sampled_request.h"
 #include "core/thread_team.h"
 
@@ -25,6 +26,25 @@ void sampled_accept_on_threads(const SampledAcceptParams& p, int parts, int grou
           parts, kThreads,
           [&](ThreadTeam& team) { SampledRequest<Form, Rule>(p, b, groups_to_keep).run(team); },
           dropped_barrier);
+    }
+  });
+}
+
+// The same with a cluster per row of a chain, in the order of their jobs or in the opposite one.
+template <class Rule>
+void chain_rows_on_threads(const SampledAcceptParams& p, int parts, int groups_to_keep,
+                           bool is_backwards) {
+  constexpr int kThreads = 4;
+  with_row_form(p.rows, p.sampling, [&](auto form) {
+    using Form = decltype(form);
+    if constexpr (!Form::kEdited) {
+      int jobs = p.accept.batch_size * p.accept.num_nodes;
+      for (int i = 0; i < jobs; ++i) {
+        int job = is_backwards ? jobs - 1 - i : i;
+        ThreadTeam::run(parts, kThreads, [&](ThreadTeam& team) {
+          ChainRow<Form, Rule>(p, job, groups_to_keep).run(team);
+        });
+      }
     }
   });
 }

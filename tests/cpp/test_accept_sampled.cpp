@@ -11,6 +11,7 @@
 namespace specfast {
 namespace {
 
+using testing::chain_rows_on_threads;
 using testing::sampled_accept_on_threads;
 using testing::SampledCase;
 using Form = SampledCase::Form;
@@ -54,6 +55,46 @@ TEST(rejection_on_threads_equals_serial) {
 TEST(block_on_threads_equals_serial) {
   auto serial_op = [](const SampledAcceptParams& p) { accept_block_cpu(p); };
   check_threads_equal_serial<BlockRule>(serial_op, true);
+}
+
+// A cluster per row of a chain, whichever comes first.
+template <class Rule, class SerialOp>
+void check_rows_at_once_equal_serial(SerialOp serial_op) {
+  for (unsigned seed = 0; seed < 24; ++seed) {
+    bool filtered = (seed & 2) != 0;
+    // Of one request, and of too many rows to read them all in vain.
+    int batch = seed % 3 == 0 ? 1 : 2;
+    SampledCase serial(batch, 8, seed % 4 == 0 ? 3200 : 5, seed, seed % 5 == 4,
+                       static_cast<Form>(seed / 2 % 3));
+    for (bool is_backwards : {false, true}) {
+      SampledCase rows = serial;
+      SampledCase walk = serial;
+      SampledAcceptParams p{};
+      auto change = [&](SampledCase& c) {
+        p = c.sampled_params(false, filtered, true);
+        p.accept.cap_trim_lens = nullptr;
+        if (seed % 2 == 0) p.logprobs.logprobs = nullptr;
+      };
+      change(walk);
+      serial_op(p);
+      change(rows);
+      p.outcomes = rows.outcomes.data();
+      for (int run = 0; run < 2; ++run) {
+        chain_rows_on_threads<Rule>(p, 2 + seed % 2, 1, is_backwards);
+        CHECK_EQ(rows.sampled_record(), walk.sampled_record());
+        for (const RowOutcome& outcome : rows.outcomes) CHECK_EQ(outcome.progress, uint64_t{0});
+      }
+    }
+  }
+}
+
+TEST(target_only_rows_at_once_equal_serial) {
+  check_rows_at_once_equal_serial<TargetOnlyRule>(
+      [](const SampledAcceptParams& p) { accept_target_only_cpu(p); });
+}
+TEST(rejection_rows_at_once_equal_serial) {
+  check_rows_at_once_equal_serial<RejectionRule>(
+      [](const SampledAcceptParams& p) { accept_rejection_cpu(p); });
 }
 
 // Rows without filters have a form of their own.
