@@ -51,6 +51,18 @@ void check_sampled_accept(ArgChecks& args, const AcceptInputs& in, const Tensor&
   p.threshold_acc = 1.0f;
 }
 
+// Every rule has rows of its own in it.
+template <class Row>
+Row* checked_workspace(ArgChecks& args, const OptionalTensor& workspace) {
+  static_assert(sizeof(Row) == 12 * sizeof(int32_t));
+  return args(workspace, "workspace")
+      .dtype(kInt32)
+      .shape({"B", "N", "12"})
+      .contiguous()
+      .aligned(kRecordAlignment)
+      .mutable_data<Row>();
+}
+
 template <Device device>
 void accept_target_only(
     const Tensor& draft_tokens, const Tensor& prefix_lens, const Tensor& target_logits,
@@ -69,7 +81,7 @@ void accept_target_only(
     const OptionalTensor& accept_coins, const OptionalTensor& final_coins, double threshold_single,
     double threshold_acc, bool return_trim, bool processed_logprobs, const Tensor& per_request,
     const Tensor& per_step, const Tensor& predict, const OptionalTensor& slots,
-    const OptionalTensor& logprobs) {
+    const OptionalTensor& logprobs, const OptionalTensor& workspace) {
   ArgChecks args("accept_target_only", draft_tokens);
   SampledAcceptParams p{};
   check_sampled_accept(
@@ -83,6 +95,7 @@ void accept_target_only(
       processed_logprobs, p);
   check_links(args, {retrieve_next_token, retrieve_next_sibling, retrieve_index}, return_trim,
               p.links);
+  p.outcomes = checked_workspace<RowOutcome>(args, workspace);
   args.require_fraction("threshold_single", threshold_single);
   args.require_fraction("threshold_acc", threshold_acc);
   p.threshold_single = static_cast<float>(threshold_single);
@@ -96,26 +109,29 @@ void accept_target_only(
 }
 
 template <Device device>
-void accept_rejection(
-    const Tensor& draft_tokens, const Tensor& prefix_lens, const Tensor& target_logits,
-    const OptionalTensor& retrieve_next_token, const OptionalTensor& retrieve_next_sibling,
-    const OptionalTensor& retrieve_index, const OptionalTensor& proposal_logits,
-    const OptionalTensor& proposal_records, const OptionalTensor& proposal_probs,
-    const OptionalTensor& sparse_ids, const OptionalTensor& sparse_values,
-    const OptionalTensor& row_of_node, const OptionalTensor& d2t, std::optional<int64_t> vocab_size,
-    const OptionalTensor& qo_indptr, const OptionalTensor& verify_lens,
-    const OptionalTensor& eos_token_ids, const OptionalTensor& stop_token_ids,
-    const OptionalTensor& max_tokens_left, const OptionalTensor& min_tokens_left,
-    const OptionalTensor& ignore_eos, const OptionalTensor& out_cache_loc, bool accumulate_status,
-    const Tensor& temperature, const Tensor& seeds, const OptionalTensor& top_k,
-    const OptionalTensor& top_p, const OptionalTensor& min_p,
-    const OptionalTensor& repetition_penalty, const OptionalTensor& presence_penalty,
-    const OptionalTensor& frequency_penalty, const OptionalTensor& edit_indptr,
-    const OptionalTensor& edit_ids, const OptionalTensor& edit_counts,
-    const OptionalTensor& edit_biases, const OptionalTensor& token_bitmask,
-    const OptionalTensor& accept_coins, const OptionalTensor& final_coins, bool return_trim,
-    bool processed_logprobs, const Tensor& per_request, const Tensor& per_step,
-    const Tensor& predict, const OptionalTensor& slots, const OptionalTensor& logprobs) {
+void accept_rejection(const Tensor& draft_tokens, const Tensor& prefix_lens,
+                      const Tensor& target_logits, const OptionalTensor& retrieve_next_token,
+                      const OptionalTensor& retrieve_next_sibling,
+                      const OptionalTensor& retrieve_index, const OptionalTensor& proposal_logits,
+                      const OptionalTensor& proposal_records, const OptionalTensor& proposal_probs,
+                      const OptionalTensor& sparse_ids, const OptionalTensor& sparse_values,
+                      const OptionalTensor& row_of_node, const OptionalTensor& d2t,
+                      std::optional<int64_t> vocab_size, const OptionalTensor& qo_indptr,
+                      const OptionalTensor& verify_lens, const OptionalTensor& eos_token_ids,
+                      const OptionalTensor& stop_token_ids, const OptionalTensor& max_tokens_left,
+                      const OptionalTensor& min_tokens_left, const OptionalTensor& ignore_eos,
+                      const OptionalTensor& out_cache_loc, bool accumulate_status,
+                      const Tensor& temperature, const Tensor& seeds, const OptionalTensor& top_k,
+                      const OptionalTensor& top_p, const OptionalTensor& min_p,
+                      const OptionalTensor& repetition_penalty,
+                      const OptionalTensor& presence_penalty,
+                      const OptionalTensor& frequency_penalty, const OptionalTensor& edit_indptr,
+                      const OptionalTensor& edit_ids, const OptionalTensor& edit_counts,
+                      const OptionalTensor& edit_biases, const OptionalTensor& token_bitmask,
+                      const OptionalTensor& accept_coins, const OptionalTensor& final_coins,
+                      bool return_trim, bool processed_logprobs, const Tensor& per_request,
+                      const Tensor& per_step, const Tensor& predict, const OptionalTensor& slots,
+                      const OptionalTensor& logprobs, const OptionalTensor& workspace) {
   ArgChecks args("accept_rejection", draft_tokens);
   SampledAcceptParams p{};
   check_sampled_accept(
@@ -129,6 +145,7 @@ void accept_rejection(
       processed_logprobs, p);
   check_links(args, {retrieve_next_token, retrieve_next_sibling, retrieve_index}, return_trim,
               p.links);
+  p.outcomes = checked_workspace<RowOutcome>(args, workspace);
   p.proposal = checked_proposal(args,
                                 {proposal_logits, proposal_records, proposal_probs, sparse_ids,
                                  sparse_values, row_of_node, d2t},
@@ -174,13 +191,7 @@ void accept_block(const Tensor& draft_tokens, const Tensor& prefix_lens,
       {accept_coins, final_coins}, false, {per_request, per_step, predict, slots}, logprobs,
       processed_logprobs, p);
   check_chain_width(args);
-  static_assert(sizeof(StoredRow) == 12 * sizeof(int32_t));
-  p.stored_rows = args(workspace, "workspace")
-                      .dtype(kInt32)
-                      .shape({"B", "N", "12"})
-                      .contiguous()
-                      .aligned(kRecordAlignment)
-                      .mutable_data<StoredRow>();
+  p.stored_rows = checked_workspace<StoredRow>(args, workspace);
   p.proposal = checked_proposal(args,
                                 {proposal_logits, proposal_records, proposal_probs, sparse_ids,
                                  sparse_values, row_of_node, d2t},
@@ -197,12 +208,11 @@ constexpr char kRowsSchema[] = "Tensor draft_tokens, Tensor prefix_lens, Tensor 
 constexpr char kLinksSchema[] =
     "Tensor? retrieve_next_token, Tensor? retrieve_next_sibling, Tensor? retrieve_index, ";
 
-std::string schema(const char* op, const std::string& rule_inputs, const char* rule_numbers,
-                   const char* outputs = "") {
+std::string schema(const char* op, const std::string& rule_inputs, const char* rule_numbers) {
   return std::string(op) + "(" + kRowsSchema + rule_inputs + kAcceptSchema + ", " +
          kSamplingSchema + ", Tensor? accept_coins, Tensor? final_coins, " + rule_numbers +
-         "bool processed_logprobs, " + kRecordSchema + ", Tensor(e!)? logprobs" + outputs +
-         ") -> ()";
+         "bool processed_logprobs, " + kRecordSchema + ", Tensor(e!)? logprobs, " +
+         "Tensor(f!)? workspace) -> ()";
 }
 
 }  // namespace
@@ -215,7 +225,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(specfast, m) {
                "float threshold_single, float threshold_acc, bool return_trim, ")
             .c_str());
   m.def(schema("accept_rejection", links + proposal, "bool return_trim, ").c_str());
-  m.def(schema("accept_block", proposal, "", ", Tensor(f!)? workspace").c_str());
+  m.def(schema("accept_block", proposal, "").c_str());
 }
 
 STABLE_TORCH_LIBRARY_IMPL(specfast, CPU, m) {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from accept_batches import AcceptBatch, assert_same_record
@@ -11,25 +13,32 @@ from specfast import AcceptRecord, ops, reference
 
 
 def with_workspace(batch: AcceptBatch, device: str) -> AcceptRecord:
-    """The workspace lies between guard bytes and begins as garbage."""
+    """The workspace lies between guard bytes; that of the block rule begins as garbage."""
     memory = GuardedMemory(device)
-    size = (*batch.draft_tokens.shape, 12)
-    record = batch.run(ops.accept_chain, device, workspace=memory.empty(*size, dtype=torch.int32))
+    workspace = memory.empty(*batch.draft_tokens.shape, 12, dtype=torch.int32)
+    if batch.options["rule"] != "block":
+        workspace.zero_()
+        batch.run(ops.accept_chain, device, workspace=workspace)  # which leaves it for another call
+    record = batch.run(ops.accept_chain, device, workspace=workspace)
     memory.check()
     return record
 
 
-@pytest.mark.parametrize("q_form", Q_FORMS)
+RULES = [("target_only", "none"), *((rule, q) for rule in ("rejection", "block") for q in Q_FORMS)]
+
+
+@pytest.mark.parametrize(("rule", "q_form"), RULES)
 @pytest.mark.parametrize("unsound", [False, True])
-def test_equals_the_reference(device: str, q_form: str, unsound: bool) -> None:
+def test_equals_the_reference(device: str, rule: str, q_form: str, unsound: bool) -> None:
     for seed in range(25):
         batch = random_sampled_batch(
             seed,
-            "block",
+            rule,
             tree=False,
             q_form=q_form,
             unsound=unsound,
             ragged=bool(seed % 2),
+            batch=1 if seed % 3 == 0 else 4,
             vocab=2500 if seed % 5 == 0 else 5,
         )
         got = with_workspace(batch, device)
@@ -49,6 +58,7 @@ def test_is_without_effect_where_rows_depend_on_the_path(
         assert_same_record(got, batch.run(reference.accept_chain))
 
 
+@pytest.mark.parametrize("rule", ["rejection", "block"])
 @pytest.mark.parametrize(
     ("workspace", "expected"),
     [
@@ -61,23 +71,23 @@ def test_is_without_effect_where_rows_depend_on_the_path(
         ),
     ],
 )
-def test_a_wrong_workspace_is_refused(workspace: torch.Tensor, expected: str) -> None:
-    batch = random_sampled_batch(0, "block", tree=False, q_form="probs")
+def test_a_wrong_workspace_is_refused(rule: str, workspace: torch.Tensor, expected: str) -> None:
+    batch = random_sampled_batch(0, rule, tree=False, q_form="probs")
     with pytest.raises(RuntimeError, match=expected):
         batch.run(ops.accept_chain, workspace=workspace)
 
 
-@pytest.mark.parametrize("rule", ["greedy", "target_only", "rejection"])
-def test_other_rules_have_no_use_for_one(rule: str) -> None:
+def test_greedy_has_no_use_for_one() -> None:
     given = random_sampled_batch(0, "target_only", tree=False, q_form="none")
-    with pytest.raises(RuntimeError, match=f'expected no workspace with rule "{rule}"'):
+    with pytest.raises(RuntimeError, match='expected no workspace with rule "greedy"'):
         ops.accept_chain(
             given.draft_tokens,
             given.prefix_lens,
-            rule=rule,
+            rule="greedy",
             workspace=torch.empty(4, 6, 12, dtype=torch.int32),
         )
 
 
-def test_is_offered_only_where_it_was_faster() -> None:
-    assert ops.accept_workspace(1, 8, "cpu") is None
+@pytest.mark.parametrize("rule", ["target_only", "rejection", "block"])
+def test_is_offered_only_where_it_was_faster(rule: Any) -> None:
+    assert ops.accept_workspace(1, 8, "cpu", rule=rule) is None

@@ -250,7 +250,8 @@ def accept_chain(
 sampling, threshold_single, threshold_acc, logprobs, out, accumulate_status
         As in :func:`accept_tree`.
     workspace : int32 [B, N, 12], optional
-        Of rule "block": read all rows at once; see :func:`accept_block`.
+        Of a sampled rule: read all rows at once; see :func:`accept_target_only` and
+        :func:`accept_block`.
 
     Returns
     -------
@@ -284,10 +285,8 @@ sampling, threshold_single, threshold_acc, logprobs, out, accumulate_status
     require_rule("accept_chain", rule, ("greedy", "target_only", "rejection", "block"))
     if rule != "greedy":
         of_rule: dict[str, Any] = {"return_trim": return_trim}
-        if rule != "block":
-            _refuse_workspace(workspace, rule)
-        else:
-            of_rule = {"workspace": workspace}
+        if rule == "block":
+            of_rule = {}
             why = "drafts past the cut would change what is kept before it"
             refuse("accept_chain", "return_trim", return_trim or None, rule, why)
         return _accept_sampled(
@@ -309,8 +308,9 @@ sampling, threshold_single, threshold_acc, logprobs, out, accumulate_status
             logprobs=logprobs,
             out=out,
             accumulate_status=accumulate_status,
+            workspace=workspace,
         )
-    _refuse_workspace(workspace, rule)
+    refuse("accept_chain", "workspace", workspace, rule, "it has no use for one")
     _refuse_sampling("accept_chain", sampling, proposal, logprobs, threshold_single, threshold_acc)
     out = accept_buffers(
         "accept_chain",
@@ -363,11 +363,6 @@ def _accept_sampled(
     refuse_thresholds(op, rule, *thresholds)
     arguments["proposal"] = required(op, "proposal", proposal, rule)
     return (accept_rejection if rule == "rejection" else accept_block)(**arguments)
-
-
-def _refuse_workspace(workspace: Tensor | None, rule: str) -> None:
-    why = "it reads rows one after the other"
-    refuse("accept_chain", "workspace", workspace, rule, why)
 
 
 def _refuse_sampling(

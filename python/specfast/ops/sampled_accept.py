@@ -41,6 +41,7 @@ def accept_target_only(
     logprobs: Logprobs | None = None,
     out: AcceptRecord | None = None,
     accumulate_status: bool = False,
+    workspace: Tensor | None = None,
 ) -> AcceptRecord:
     """Accept by one coin per visited row, without knowing how the drafts were drawn.
 
@@ -75,6 +76,12 @@ def accept_target_only(
     vocab_size, qo_indptr, verify_lens, finish, out_cache_loc, out, accumulate_status
         As in :func:`accept_tree`. At or past ``verify_lens`` no node exists and no row is read: a
         path that ends there ends with a draw from the whole p of its last row.
+    workspace : int32 [B, N, 12], optional
+        Scratch of :func:`accept_workspace`, or zeros; every call leaves it ready for the next one,
+        and no two use it at the same time. With it the rows of a chain are read at once, some of
+        them in vain, instead of one after the other. Changes no result; without effect on trees,
+        with ``return_trim``, where ``sampling`` has penalties, edits or a bitmask, on float16, and
+        on more than 1024 rows or 21 nodes.
 
     Returns
     -------
@@ -147,6 +154,7 @@ def accept_target_only(
         out.predict,
         out.slots,
         out.logprobs,
+        workspace,
     )
     return out
 
@@ -171,6 +179,7 @@ def accept_rejection(
     logprobs: Logprobs | None = None,
     out: AcceptRecord | None = None,
     accumulate_status: bool = False,
+    workspace: Tensor | None = None,
 ) -> AcceptRecord:
     """Accept draft x with probability min(1, p(x) / q(x)), where the drafts were drawn from q.
 
@@ -190,7 +199,7 @@ def accept_rejection(
         sparse ones, over the target's vocabulary or mapped into it by ``d2t``. In a tree
         ``without_replacement`` has to be true.
     retrieve_next_token, retrieve_next_sibling, retrieve_index, width, vocab_size, qo_indptr, \
-verify_lens, finish, out_cache_loc, return_trim, logprobs, out, accumulate_status
+verify_lens, finish, out_cache_loc, return_trim, logprobs, out, accumulate_status, workspace
         As in :func:`accept_target_only`.
 
     Returns
@@ -272,6 +281,7 @@ verify_lens, finish, out_cache_loc, return_trim, logprobs, out, accumulate_statu
         out.predict,
         out.slots,
         out.logprobs,
+        workspace,
     )
     return out
 

@@ -284,7 +284,7 @@ def verify_chain_rejection(
     out : AcceptRecord, optional
         Buffers to fill.
     workspace : int32 [B, N, 12], optional
-        With ``block``, as in :func:`accept_block`.
+        As in :func:`accept_rejection`, with ``block`` as in :func:`accept_block`.
 
     Returns
     -------

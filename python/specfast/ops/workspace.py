@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 __all__ = ["accept_workspace"]
 
-#: Up to so many verify rows a batch, reading all of them at once was faster (benchmarks/results).
-_MOST_ROWS_AT_ONCE = 8
+SampledRule = Literal["block", "rejection", "target_only"]
+
+#: Up to so many verify rows a batch, reading them at once was faster (benchmarks/results).
+_MOST_ROWS_AT_ONCE = {"block": 8, "rejection": 1024, "target_only": 512}
 
 
 def accept_workspace(
-    batch_size: int, num_nodes: int, device: torch.device | str | None = None
+    batch_size: int,
+    num_nodes: int,
+    device: torch.device | str | None = None,
+    *,
+    rule: SampledRule = "block",
 ) -> Tensor | None:
-    """The ``workspace`` of :func:`accept_block`, where it was measured to be faster with one.
+    """The ``workspace`` of :func:`accept_chain`, where it was measured to be faster with one.
 
     Parameters
     ----------
@@ -22,6 +30,8 @@ def accept_workspace(
         B and N of ``draft_tokens``.
     device : torch.device, optional
         Of ``draft_tokens``.
+    rule : "block" | "rejection" | "target_only"
+        Which it is for.
 
     Returns
     -------
@@ -30,10 +40,10 @@ def accept_workspace(
 
     Notes
     -----
-    The sizes were measured on an H200 at V = 151936. One workspace may serve many calls, but not at
-    the same time.
+    The sizes were measured on an H200 at V = 151936, with chains of 8. One workspace may serve many
+    calls and every rule, but no two calls at the same time: one per stream.
     """
     place = torch.device(device) if device is not None else torch.get_default_device()
-    if place.type != "cuda" or batch_size * num_nodes > _MOST_ROWS_AT_ONCE:
+    if place.type != "cuda" or batch_size * num_nodes > _MOST_ROWS_AT_ONCE[rule]:
         return None
-    return torch.empty(batch_size, num_nodes, 12, dtype=torch.int32, device=place)
+    return torch.zeros(batch_size, num_nodes, 12, dtype=torch.int32, device=place)
