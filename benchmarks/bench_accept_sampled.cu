@@ -77,11 +77,12 @@ class SampledAccept : public AcceptWorkload {
     if (has_proposal_) make_proposal();
     if (at_once_) {
       size_t rows = static_cast<size_t>(batch_) * nodes_;
-      SPECFAST_CUDA_CHECK(cudaMalloc(&stored_rows_, rows * sizeof(StoredRow)));
+      SPECFAST_CUDA_CHECK(cudaMalloc(&workspace_, rows * sizeof(StoredRow)));
+      SPECFAST_CUDA_CHECK(cudaMemset(workspace_, 0, rows * sizeof(StoredRow)));
     }
   }
   ~SampledAccept() override {
-    cudaFree(stored_rows_);
+    cudaFree(workspace_);
     for (auto& [host, device] : probs_) {
       free(host);
       cudaFree(device);
@@ -165,7 +166,11 @@ class SampledAccept : public AcceptWorkload {
     p.threshold_single = 1.0f;
     p.threshold_acc = 1.0f;
     // The CPU body reads the rows as it comes to them: both ways have one result.
-    if (side == Side::kDevice) p.stored_rows = stored_rows_;
+    if (side == Side::kDevice) {
+      static_assert(sizeof(StoredRow) == sizeof(RowOutcome));
+      p.stored_rows = static_cast<StoredRow*>(workspace_);
+      p.outcomes = static_cast<RowOutcome*>(workspace_);
+    }
     if (!has_proposal_) return p;
     p.proposal.rows_per_request = nodes_;
     p.proposal.num_rows = batch_ * nodes_;
@@ -184,7 +189,7 @@ class SampledAccept : public AcceptWorkload {
   }
 
   bool is_tree_, filtered_, has_proposal_, dense_, at_once_;
-  StoredRow* stored_rows_ = nullptr;
+  void* workspace_ = nullptr;
   SetArray<float> temperature_, q_temperature_, top_p_;
   SetArray<int32_t> top_k_, next_token_, next_sibling_, request_of_row_;
   SetArray<int64_t> seeds_;
@@ -236,14 +241,20 @@ Registrar target_only(benchmark<TargetOnly>(
      point("tree, T, cold", 256, 64, 110), point("tree, T top-k top-p, warm", 1, 64, 30),
      point("tree, T top-k top-p, cold", 64, 64, 60), point("tree, T top-k top-p, cold", 256, 64, 0),
      point("tree, T top-k top-p, cold", 8, 16, 50), point("chain, T, warm", 1, 8, 18),
-     point("chain, T, cold", 8, 8, 0), point("chain, T, cold", 64, 8, 45)}));
-Registrar rejection(benchmark<Rejection>("accept_rejection",
-                                         {point("chain, T, q dense, warm", 1, 8, 18),
-                                          point("chain, T, q dense, cold", 64, 8, 60),
-                                          point("chain, T, q record, warm", 1, 8, 18),
-                                          point("chain, T, q record, cold", 64, 8, 45),
-                                          point("chain, T top-k top-p, q dense, cold", 64, 8, 110),
-                                          point("chain, T, q dense, cold", 8, 8, 0)}));
+     point("chain, T, cold", 8, 8, 0), point("chain, T, cold", 64, 8, 45),
+     point("chain rows at once, T, warm", 1, 8, 18), point("chain rows at once, T, cold", 8, 8, 0),
+     point("chain rows at once, T top-k top-p, cold", 8, 8, 0)}));
+Registrar rejection(benchmark<Rejection>(
+    "accept_rejection",
+    {point("chain, T, q dense, warm", 1, 8, 18), point("chain, T, q dense, cold", 64, 8, 60),
+     point("chain, T, q record, warm", 1, 8, 18), point("chain, T, q record, cold", 64, 8, 45),
+     point("chain, T top-k top-p, q dense, cold", 64, 8, 110),
+     point("chain, T, q dense, cold", 8, 8, 0),
+     point("chain rows at once, T, q dense, warm", 1, 8, 18),
+     point("chain rows at once, T, q dense, cold", 8, 8, 0),
+     point("chain rows at once, T, q dense, cold", 64, 8, 60),
+     point("chain rows at once, T, q record, warm", 1, 8, 18),
+     point("chain rows at once, T, q record, cold", 64, 8, 45)}));
 Registrar block(benchmark<Block>("accept_block",
                                  {point("chain, T, q dense, warm", 1, 8, 18),
                                   point("chain, T, q dense, cold", 8, 8, 0),
