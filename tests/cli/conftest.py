@@ -8,6 +8,7 @@ import pytest
 import torch
 from engine.conftest import one_quiet_thread as one_quiet_thread
 from specfast.cli.target import DtypeName, TargetModel
+from specfast.engine.target import Target
 from tiny_tokenizer import make_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -46,7 +47,9 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def target(tokenizer: PreTrainedTokenizerFast) -> TargetModel:
     model = make_model(len(tokenizer))
-    return TargetModel("tiny", model, tokenizer, torch.device("cpu"), DtypeName.FP32, CONTEXT)
+    shapes = tuple(Target(model).kv_shapes.values())
+    cpu = torch.device("cpu")
+    return TargetModel("tiny", model, tokenizer, cpu, DtypeName.FP32, CONTEXT, shapes)
 
 
 @pytest.fixture(autouse=True)

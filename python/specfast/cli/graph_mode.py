@@ -5,7 +5,6 @@ from __future__ import annotations
 from specfast.cli.errors import CliError
 from specfast.cli.options import GraphMode
 from specfast.cli.target import TargetModel
-from specfast.engine.target import Target
 from specfast.engine.window_attention import why_not_padded
 
 
@@ -20,8 +19,7 @@ def graph_mode(
         return GraphMode.OFF
     if asked is GraphMode.ON and not on_gpu:
         raise CliError(f"--graphs on needs a GPU, and the device is {target.device.type}")
-    engine_target = Target(target.model, target.state_adapter)
-    why_not = why_not_padded(engine_target, num_requests, verify_width)
+    why_not = why_not_padded(target.kv_shapes, num_requests, verify_width)
     if why_not is None:
         return GraphMode.PADDED if asked is GraphMode.PADDED else GraphMode.ON
     if asked is GraphMode.AUTO:

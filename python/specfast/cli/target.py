@@ -24,6 +24,7 @@ from transformers.utils import logging as transformers_logging
 from specfast.cli.errors import CliError, first_line
 from specfast.cli.versions import missing_for_cuda
 from specfast.engine import CacheStates, StateAdapter
+from specfast.engine.pool import KvShape
 from specfast.engine.target import Target as EngineTarget
 from specfast.engine.target_probe import is_recurrent
 from specfast.models import ensure_smollm2
@@ -54,6 +55,7 @@ class TargetModel:
     """A causal language model and its tokenizer.
 
     context_length : None without a limit
+    kv_shapes : of its layers with attention
     state_adapter : of a model with recurrent layers; its drafts are chains
     """
 
@@ -63,6 +65,7 @@ class TargetModel:
     device: torch.device
     dtype: DtypeName
     context_length: int | None
+    kv_shapes: tuple[KvShape, ...]
     state_adapter: StateAdapter | None = None
 
     def room_after(self, prompt_ids: Sequence[int]) -> int:
@@ -114,7 +117,7 @@ def load_target(
         )
         loaded = loaded.to(device)
         state_adapter = CacheStates() if is_recurrent(loaded) else None
-        context_length = EngineTarget(loaded, state_adapter).context_length
+        probed = EngineTarget(loaded, state_adapter)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # loaders of a hundred architectures: anything may come
@@ -124,7 +127,16 @@ def load_target(
         raise CliError(
             f"the model {name} is incomplete: it lacks {missing[0]}, one of {len(missing)} weights"
         )
-    return TargetModel(name, loaded, tokenizer, device, dtype, context_length, state_adapter)
+    return TargetModel(
+        name=name,
+        model=loaded,
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+        context_length=probed.context_length,
+        kv_shapes=tuple(probed.kv_shapes.values()),
+        state_adapter=state_adapter,
+    )
 
 
 def _model_path(model: str) -> str:

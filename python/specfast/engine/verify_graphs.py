@@ -153,7 +153,7 @@ class VerifyGraphs:
         state_pool: StatePool | None = None,
     ) -> None:
         most = max(tier.num_requests for tier in tiers.tiers)
-        why_not = why_not_padded(target, most, tiers.width)
+        why_not = why_not_padded(target.kv_shapes.values(), most, tiers.width)
         if why_not is not None:
             raise ValueError(f"rounds of this target cannot be padded to these tiers: {why_not}")
         if state_pool is not None and isinstance(drafter, DeviceDrafter) and drafter.drafts_trees:

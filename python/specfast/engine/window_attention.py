@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, cast
 
 from torch import Tensor, nn
 
 from specfast import ops
-from specfast.engine.pool import PagedKvPool
+from specfast.engine.pool import KvShape, PagedKvPool
 from specfast.engine.target import Target
 from specfast.engine.verify_tiers import VerifyTiers
 from specfast.ops.attention import MAX_ATTENTION_REQUESTS, MAX_ATTENTION_ROWS
@@ -70,12 +71,12 @@ class WindowAttention:
         return out[None]
 
 
-def why_not_padded(target: Target, num_requests: int, width: int) -> str | None:
+def why_not_padded(shapes: Iterable[KvShape], num_requests: int, width: int) -> str | None:
     """Why rounds of so many requests of ``width`` rows cannot be padded; None if they can.
 
-    ``ops.verify_attention`` has to know them.
+    ``ops.verify_attention`` has to know them, and the ``shapes`` of the target's layers.
     """
-    for shape in target.kv_shapes.values():
+    for shape in shapes:
         if shape.key_dim != shape.value_dim:
             return f"keys of width {shape.key_dim} and values of width {shape.value_dim}"
     if width > MAX_ATTENTION_ROWS:
