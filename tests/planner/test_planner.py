@@ -92,6 +92,17 @@ def test_a_reused_place_counts_as_sure() -> None:
     assert subject.plan(ROWS, GENERATIONS, MAX_LENS) == VerifyPlan(0, 2, "planned")
 
 
+def test_why_rounds_have_no_budget_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    subject = planner()
+    with caplog.at_level("INFO", "specfast.planner"):
+        for _ in range(4):
+            run_round(subject, LAGGED)
+        subject.forget()
+        run_round(subject, LAGGED)
+    message = "a round verifies all drafts: no survivals of 2 rounds ago"
+    assert [record.getMessage() for record in caplog.records] == [message]
+
+
 def test_static_never_cuts() -> None:
     subject = planner(mode="static")
     for _ in range(4):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -17,6 +18,8 @@ from specfast.planner.sps import SpsTable
 from specfast.planner.tiers import Tiers
 from specfast.records import VerifySchedule
 
+_logger = logging.getLogger(__name__)
+
 PlannerMode = Literal["static", "cap-accept", "compact"]
 MODES = ("static", "cap-accept", "compact")
 
@@ -27,7 +30,7 @@ class VerifyPlan:
 
     budget : drafts beyond the anchors; None: all
     tier : rows of the target's forward, padding included; None: more than any tier holds
-    reason : why it is so, for a log
+    reason : why it is so; of a round without a budget logged, once per reason
     num_stale : requests that count as sure of their drafts because nothing is known of them
     """
 
@@ -143,6 +146,7 @@ class VerifyPlanner:
         self._table = table
         self._epsilon = epsilon
         self._fill_tier = fill_tier
+        self._logged: set[str] = set()
 
     @property
     def padding_place(self) -> int:
@@ -161,6 +165,15 @@ class VerifyPlanner:
         max_lens : B ints
             Rows that each request may verify, the anchor included.
         """
+        plan = self._decide(places, generations, max_lens)
+        if plan.budget is None and plan.reason not in self._logged:
+            self._logged.add(plan.reason)
+            _logger.info("a round verifies all drafts: %s", plan.reason)
+        return plan
+
+    def _decide(
+        self, places: Sequence[int], generations: Sequence[int], max_lens: Sequence[int]
+    ) -> VerifyPlan:
         uniform_tier = self._tiers.holding(sum(max_lens))
         if self.mode == "static":
             return VerifyPlan(None, uniform_tier, "static")
