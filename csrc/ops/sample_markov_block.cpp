@@ -18,6 +18,7 @@ class SerialBlock {
   void run(int32_t b) {
     MarkovRequest request = MarkovRequest::load(p_, b);
     int64_t previous = p_.anchors[b];
+    int32_t status = request.sampling.status;
     mixer_.forget(team_, 1);
     for (int32_t step = 0; step < p_.num_steps; ++step) {
       if (request.padded) {
@@ -26,7 +27,6 @@ class SerialBlock {
       }
       T* logits =
           static_cast<T*>(p_.logits) + b * p_.request_stride + int64_t{step} * p_.step_stride;
-      int32_t status = request.sampling.status;
       if (previous >= 0 && previous < p_.num_embeddings) {
         embed(previous, int64_t{b} * p_.num_steps + step);
         correct(logits);
@@ -34,6 +34,7 @@ class SerialBlock {
         status |= kBadToken;
       }
       MarkovDraw draw = MarkovDraw::of(row_, team_, logits, request.sampling, step);
+      status |= draw.status;
       write_markov_draw(p_, b, step, draw, status);
       previous = markov_target_id(p_, draw.column);
     }

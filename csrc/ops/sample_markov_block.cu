@@ -1,9 +1,9 @@
-// One cooperative launch for a whole block, whose CTAs meet once per step, and once more where a
-// request samples: every CTA adds the bias to its columns of all rows and gives their maxima to a
-// key per row in global memory, which is the token of a greedy row; rows that are sampled are then
-// read again, by a cluster each. A step reads w2 (2 r V bytes, of which a part stays in shared
-// memory), and reads and writes a row of logits per request. Small batches wait for w2, large ones
-// for w2 and logits.
+// One cooperative launch for a whole block, whose CTAs meet once per step: every CTA adds the bias
+// to its columns of all rows and tells their maxima, which are the tokens of greedy rows. A few
+// rows that are sampled without filters are drawn by all CTAs, each of which looks at its own
+// columns; other sampled rows are read again, by a cluster each, between two barriers. A step reads
+// w2 (2 r V bytes, of which a part stays in shared memory), and reads and writes a row of logits
+// per request. The first weights of the next step are on their way while CTAs wait for each other.
 //
 // What a gated or recurrent head makes of an embedding every CTA makes for itself, so that nobody
 // waits for it: 2 r^2 or 12 r^2 bytes from L2 per row, step and CTA.
@@ -12,19 +12,19 @@
 #include "core/grid_barrier.cuh"
 #include "core/launch.cuh"
 #include "core/low_rank_bias.cuh"
+#include "core/posted_words.cuh"
+#include "core/row_share.cuh"
+#include "core/tensor_core_bias.cuh"
 #include "ops/sample_markov_block.h"
 
 namespace specfast {
 namespace {
 
-constexpr int kThreads = 32 * RowMaxima::kWarps;
-constexpr int kKeyTurns = 3;
-
 // How much of what lies in shared memory.
 struct MarkovPlan {
-  int groups_to_keep;  // of a sampled row, in each part of its cluster
-  int cached_units;    // of w2
-  int hot_units;       // of w2 that each warp asks L2 to keep
+  int groups_to_keep;          // of a sampled row, in each part of its cluster
+  int cached_units;            // of w2
+  int cached_units_unsampled;  // of w2, where no cluster samples a row
 };
 
 // Requests [first, first + count) of one launch.
@@ -34,28 +34,87 @@ struct RequestGroup {
 };
 
 // The maxima of the rows, for one step after the other: words of step t are cleared a step before
-// it, when all have read those of step t - 3.
+// it, when all have read those of step t - 3. A barrier lies between `tell` and `largest`.
 class SharedKeys {
  public:
   __device__ explicit SharedKeys(uint64_t* workspace) : keys_(workspace + 8) {}
 
-  __device__ void clear(int turn) {
-    for (int i = threadIdx.x; i < 2 * kMaxMarkovRows; i += blockDim.x) at(turn)[i] = 0;
+  __device__ void prepare(int step) {
+    if (blockIdx.x == 0) clear(step + 1);
   }
-  __device__ void add(int turn, int row, uint64_t key, bool has_nan) {
-    if (key != 0) atomicMax(reinterpret_cast<unsigned long long*>(at(turn) + row), key);
-    if (has_nan) at(turn)[kMaxMarkovRows + row] = 1;
+  __device__ void tell(int step, int row, uint64_t key, bool has_nan) {
+    if (key != 0) atomicMax(reinterpret_cast<unsigned long long*>(at(step) + row), key);
+    if (has_nan) at(step)[kMaxMarkovRows + row] = 1;
   }
-  __device__ uint64_t key(int turn, int row) { return __ldcg(at(turn) + row); }
-  __device__ bool has_nan(int turn, int row) {
-    return __ldcg(at(turn) + kMaxMarkovRows + row) != 0;
+  __device__ KeyFlag largest(int step, int row) {
+    return {__ldcg(at(step) + row), __ldcg(at(step) + kMaxMarkovRows + row) != 0};
+  }
+  __device__ void clear_all(int) {
+    for (int turn = 0; turn < kTurns; ++turn) clear(turn);
   }
 
  private:
-  __device__ unsigned long long* at(int turn) {
-    return reinterpret_cast<unsigned long long*>(keys_) + turn % kKeyTurns * 2 * kMaxMarkovRows;
+  static constexpr int kTurns = 3;
+  static_assert(8 + kTurns * 2 * kMaxMarkovRows <= kMarkovWorkspaceWords);
+  __device__ void clear(int step) {
+    for (int i = threadIdx.x; i < 2 * kMaxMarkovRows; i += blockDim.x) at(step)[i] = 0;
+  }
+  __device__ unsigned long long* at(int step) {
+    return reinterpret_cast<unsigned long long*>(keys_) + step % kTurns * 2 * kMaxMarkovRows;
   }
   uint64_t* keys_;
+};
+
+// What CTAs tell each other about few rows.
+struct PostedKeys {
+  PostedWords maxima;  // bit 0: a NaN
+  PostedWords masses;
+  uint64_t* drawn;  // [kFewMarkovRows] pairs: a column, and the number of its step
+
+  static constexpr int kFirst = 8;
+  static_assert(kFirst + 2 * PostedWords::kWords + 2 * kFewMarkovRows == kMarkovWorkspaceWords);
+  static_assert(PostedWords::kMostRows == kFewMarkovRows);
+
+  __device__ explicit PostedKeys(uint64_t* workspace)
+      : maxima(workspace + kFirst),
+        masses(workspace + kFirst + PostedWords::kWords),
+        drawn(workspace + kFirst + 2 * PostedWords::kWords) {}
+
+  __device__ void tell(int step, int row, uint64_t key, bool has_nan) {
+    maxima.post(step, row, key | (has_nan ? 1u : 0u));
+  }
+  // By a warp.
+  __device__ KeyFlag largest(int step, int row) {
+    uint64_t words[PostedWords::kOfLane];
+    maxima.collect(step, row, words);
+    uint64_t key = 0;
+    bool flag = false;
+#pragma unroll
+    for (uint64_t word : words) {
+      flag |= (word & 1) != 0;
+      key = max_of(key, word & ~uint64_t{1});
+    }
+    uint32_t high = __reduce_max_sync(~0u, static_cast<uint32_t>(key >> 32));
+    uint32_t low = static_cast<uint32_t>(key >> 32) == high ? static_cast<uint32_t>(key) : 0;
+    low = __reduce_max_sync(~0u, low);
+    return {static_cast<uint64_t>(high) << 32 | low, __any_sync(~0u, flag) != 0};
+  }
+  // By one thread of the CTA that has drawn, and by one of each.
+  __device__ void tell_drawn(int step, int row, int32_t column) {
+    store_pair(drawn + 2 * row, column, step + 1);
+  }
+  __device__ int32_t drawn_column(int step, int row) {
+    uint64_t column, number;
+    do {
+      load_pair(drawn + 2 * row, column, number);
+    } while (number != static_cast<uint64_t>(step + 1));
+    return static_cast<int32_t>(column);
+  }
+  __device__ void clear_all(int rows) {
+    maxima.clear(rows);
+    masses.clear(rows);
+    if (static_cast<int>(threadIdx.x) < rows) store_pair(drawn + 2 * threadIdx.x, 0, 0);
+  }
 };
 
 // The embeddings of a step under a gated or recurrent head, a row after the other by the whole CTA.
@@ -83,8 +142,9 @@ template <class T, class Bias>
 class MarkovCta {
  public:
   using W = typename Bias::Weight;
+  static constexpr bool kFew = Bias::kRows <= kFewMarkovRows;
   // A mixed row costs each CTA so much that larger groups would not save anything.
-  static constexpr bool kMixes = Bias::kRows <= 16;
+  static constexpr bool kMixes = kFew;
 
   __device__ MarkovCta(const MarkovBlockParams& p, RequestGroup group, const MarkovPlan& plan)
       : p_(p),
@@ -93,29 +153,44 @@ class MarkovCta {
         barrier_(reinterpret_cast<uint32_t*>(p.workspace)),
         keys_(p.workspace) {
     team_.arrive();
-    row_.place(team_, 0);
-    bias_.place(team_, p.rank, plan.cached_units);
-    bias_.hot_units = plan.hot_units;
+    bias_.place(team_, p.rank);
     if constexpr (kMixes) {
       mixer_.place(team_, p.head, p.rank, Bias::kRows);
       mixer_.forget(team_, Bias::kRows);
     }
-    row_.logits.divide(team_);
+    load_requests();
+    if (sampled_ != 0) {
+      row_.place(team_, 0);
+      row_.logits.divide(team_);
+    }
+    bias_.place_cache(team_, sampled_ != 0 ? plan.cached_units : plan.cached_units_unsampled);
   }
 
   __device__ void run() {
-    load_requests();
+    BiasStep<T, W> first = bias_step(0);
+    bias_.divide(first);
+    bias_.clear_embeddings();
+    bias_.look_ahead(first);
     for (int step = 0; step < p_.num_steps; ++step) {
       __syncthreads();  // the tokens of the step before are known
+      BiasStep<T, W> in = bias_step(step);
       embed(step);
-      if (blockIdx.x == 0) keys_.clear(step + 1);
+      bias_.begin(in);
+      if constexpr (!kFew) keys_.prepare(step);
       if (threadIdx.x == 0) maxima().nan_rows = 0;
+      bias_.finish_embed();
       __syncthreads();  // embeddings are here
-      add_bias(step);
-      barrier_.sync();  // logits are written, maxima are known
-      fence_global_copies();
+      in.biased = rows().biased;
+      bias_.add(in, maxima());
+      if (step + 1 < p_.num_steps) bias_.look_ahead(bias_step(step + 1));
+      tell_maxima(step);
+      if (!kFew || sampled_ != 0) {
+        barrier_.sync();  // logits are written, maxima are known
+        fence_global_copies();
+      }
+      take_tokens(step);
       draw(step);
-      if (has_sampled_ && step + 1 < p_.num_steps) {
+      if (sampled_ != 0 && step + 1 < p_.num_steps) {
         barrier_.sync();  // sampled tokens are written
         int b = threadIdx.x;
         if (b < group_.count && (sampled_ >> b & 1) != 0) {
@@ -124,16 +199,14 @@ class MarkovCta {
       }
     }
     row_.exchange.finish(team_);
-    barrier_.arrive();
-    if (blockIdx.x != 0) return;
-    barrier_.wait();  // all have read the keys
-    for (int turn = 0; turn < kKeyTurns; ++turn) keys_.clear(turn);
-    if (threadIdx.x == 0) *p_.workspace = 0;
+    if (barrier_.arrive_last()) keys_.clear_all(group_.count);
   }
 
  private:
-  __device__ static RowMaxima& maxima() {
-    __shared__ RowMaxima maxima;
+  using Keys = std::conditional_t<kFew, PostedKeys, SharedKeys>;
+
+  __device__ static typename Bias::Maxima& maxima() {
+    __shared__ typename Bias::Maxima maxima;
     return maxima;
   }
   // [kMaxMarkovRows] the target's ids; -1 before a row without one.
@@ -141,9 +214,15 @@ class MarkovCta {
     __shared__ int64_t tokens[kMaxMarkovRows];
     return tokens;
   }
+  // [kMaxMarkovRows] of greedy rows, of all steps so far.
+  __device__ static int32_t* statuses() {
+    __shared__ int32_t statuses[kMaxMarkovRows];
+    return statuses;
+  }
   struct Rows {
     unsigned long long here;     // not padded
-    unsigned long long sampled;  // not greedy
+    unsigned long long sampled;  // by clusters
+    unsigned long long spread;   // sampled by all CTAs, each of which looks at its own columns
     unsigned long long biased;   // after a token that has an embedding
   };
   __device__ static Rows& rows() {
@@ -152,19 +231,32 @@ class MarkovCta {
   }
 
   __device__ void load_requests() {
-    if (threadIdx.x == 0) rows() = {0, 0, 0};
+    if (threadIdx.x == 0) rows() = {0, 0, 0, 0};
     __syncthreads();  // cleared before it is set
     int b = threadIdx.x;
     if (b < group_.count) {
       MarkovRequest request = MarkovRequest::load(p_, group_.first + b);
       previous()[b] = p_.anchors[group_.first + b];
-      if (!request.padded) atomicOr(&rows().here, 1ull << b);
-      if (!request.padded && !request.sampling.greedy) atomicOr(&rows().sampled, 1ull << b);
+      statuses()[b] = request.sampling.status;
+      if (!request.padded) {
+        atomicOr(&rows().here, 1ull << b);
+        bool spreads = can_spread() && request.is_unfiltered();
+        auto& of_kind = spreads ? rows().spread : rows().sampled;
+        if (!request.sampling.greedy) atomicOr(&of_kind, 1ull << b);
+      }
     }
     __syncthreads();  // all rows are known
     here_ = rows().here;
     sampled_ = rows().sampled;
-    has_sampled_ = sampled_ != 0;
+    spread_ = rows().spread;
+  }
+  __device__ bool can_spread() const {
+    int32_t most = ColumnRange::most(p_.vocab_size, Bias::kUnitColumns, gridDim.x);
+    return kFew && most <= RowShare<T>::kMostIds;
+  }
+  __device__ bool is_spread(int row) const { return (spread_ >> row & 1) != 0; }
+  __device__ bool is_greedy(int row) const {
+    return ((here_ & ~sampled_ & ~spread_) >> row & 1) != 0;
   }
 
   __device__ void embed(int step) {
@@ -180,9 +272,8 @@ class MarkovCta {
       if (threadIdx.x == 0) rows().biased = static_cast<uint64_t>(high) << 32 | low;
     }
     bool mixes = kMixes && p_.head.kind != MarkovKind::kVanilla;
-    for (int b = threadIdx.x / 32; b < Bias::kRows; b += RowMaxima::kWarps) {
-      bool good = b < group_.count && (here_ >> b & 1) != 0 && previous()[b] >= 0 &&
-                  previous()[b] < p_.num_embeddings;
+    for (int b = threadIdx.x / 32; b < group_.count; b += Bias::kWarps) {
+      bool good = (here_ >> b & 1) != 0 && previous()[b] >= 0 && previous()[b] < p_.num_embeddings;
       if (good && mixes) continue;
       const W* w1 = static_cast<const W*>(p_.w1);
       bias_.embed(b, good ? w1 + previous()[b] * p_.rank : nullptr);
@@ -204,7 +295,8 @@ class MarkovCta {
            step * p_.step_stride;
   }
 
-  __device__ void add_bias(int step) {
+  // All but which rows have a token before them.
+  __device__ BiasStep<T, W> bias_step(int step) const {
     BiasStep<T, W> in{};
     in.vocab_size = p_.vocab_size;
     in.rank = p_.rank;
@@ -213,48 +305,111 @@ class MarkovCta {
     in.logits = logits(0, step);
     in.row_stride = p_.request_stride;
     in.rows = here_;
-    in.biased = rows().biased;
     in.whole_words =
         reinterpret_cast<uintptr_t>(in.logits) % 16 == 0 && in.row_stride * sizeof(T) % 16 == 0;
     in.is_first = step == 0;
-    bias_.add(in, maxima());
+    in.is_last = step == p_.num_steps - 1;
+    return in;
+  }
+
+  __device__ void tell_maxima(int step) {
     __syncthreads();  // all warps have reported
     int b = threadIdx.x;
     if (b < group_.count && (here_ >> b & 1) != 0) {
       uint64_t key = 0;
-      for (int warp = 0; warp < RowMaxima::kWarps; ++warp) {
+      for (int warp = 0; warp < Bias::kWarps; ++warp) {
         key = max_of(key, maxima().keys[warp][b]);
       }
-      keys_.add(step, b, key, (maxima().nan_rows >> b & 1) != 0);
+      keys_.tell(step, b, key, (maxima().nan_rows >> b & 1) != 0);
     }
   }
 
-  __device__ void draw(int step) {
-    int b = threadIdx.x;
-    uint64_t biased = rows().biased;
-    int clusters = static_cast<int>(gridDim.x) / team_.parts();
-    bool is_greedy = b < group_.count && (here_ & ~sampled_) >> b & 1;
-    if (is_greedy) {
-      uint64_t key = keys_.key(step, b);
-      int32_t column = key == 0 ? 0 : argmax_id(key);
-      previous()[b] = markov_target_id(p_, column);
-    }
-    for (int row = team_.index(); row < group_.count; row += clusters) {
-      bool is_writer = team_.part() == 0 && threadIdx.x == 0;
-      bool is_here = (here_ >> row & 1) != 0;
-      MarkovDraw draw = MarkovDraw::none();
-      int32_t status = kStatusOk;
-      if (is_here) {
-        MarkovRequest request = MarkovRequest::load(p_, group_.first + row);
-        status = request.sampling.status | ((biased >> row & 1) != 0 ? kStatusOk : kBadToken);
-        if ((sampled_ >> row & 1) != 0) {
-          team_.sync_part();  // the row before has been looked at
-          draw = MarkovDraw::of(row_, team_, logits(row, step), request.sampling, step);
-        } else if (is_writer) {
-          draw = MarkovDraw::greedy(keys_.key(step, row), keys_.has_nan(step, row));
+  __device__ int clusters() const { return static_cast<int>(gridDim.x) / team_.parts(); }
+  // Whether this CTA writes what a row gives.
+  __device__ bool is_writer(int row) const {
+    return team_.part() == 0 && row % clusters() == team_.index();
+  }
+
+  // The tokens of rows that no cluster samples.
+  __device__ void take_tokens(int step) {
+    if constexpr (kFew) {
+      for (int b = threadIdx.x / 32; b < group_.count; b += Bias::kWarps) {
+        if (is_greedy(b)) {
+          KeyFlag best = keys_.largest(step, b);
+          if (threadIdx.x % 32 == 0) {
+            take(step, b, MarkovDraw::greedy(best.key, best.flag));
+          }
+        } else if (is_spread(b)) {
+          MarkovDraw draw = draw_spread(step, b);
+          if (threadIdx.x % 32 == 0) take(step, b, draw);
         }
       }
-      if (is_writer) write_markov_draw(p_, group_.first + row, step, draw, status);
+    } else {
+      int b = threadIdx.x;
+      if (b >= group_.count || !is_greedy(b)) return;
+      KeyFlag best = keys_.largest(step, b);
+      take(step, b, MarkovDraw::greedy(best.key, best.flag));
+    }
+  }
+  __device__ void take(int step, int b, const MarkovDraw& draw) {
+    previous()[b] = markov_target_id(p_, draw.column);
+    if (!is_writer(b)) return;
+    statuses()[b] |= draw.status | status_of_token(b);
+    write_markov_draw(p_, group_.first + b, step, draw, statuses()[b]);
+  }
+  // By a warp of every CTA, which all give the same.
+  __device__ MarkovDraw draw_spread(int step, int b) {
+    ColumnRange columns = ColumnRange::of(p_.vocab_size, Bias::kUnitColumns);
+    RowShare<T> share(logits(b, step), columns.begin, columns.end);
+    RequestSampling sampling = MarkovRequest::load(p_, group_.first + b).sampling;
+    KeyFlag best = keys_.largest(step, b);
+    if (best.key == 0 || argmax_value(best.key) == INFINITY) {
+      return MarkovDraw::greedy(best.key, best.flag);
+    }
+    PlainWeights weights{{argmax_value(best.key), Weights::scale2_of(sampling.scale)}};
+    uint64_t mine = share.mass(weights);
+    uint64_t of_cta = team_.lane_sum(mine);
+    if (threadIdx.x % 32 == 0) keys_.masses.post(step, b, of_cta);
+    uint64_t words[PostedWords::kOfLane];
+    keys_.masses.collect(step, b, words);
+    uint64_t of_lane = 0, of_those_before = 0;
+#pragma unroll
+    for (int i = 0; i < PostedWords::kOfLane; ++i) {
+      int cta = static_cast<int>(threadIdx.x) % 32 * PostedWords::kOfLane + i;
+      of_lane += words[i];
+      if (cta < static_cast<int>(blockIdx.x)) of_those_before += words[i];
+    }
+    uint64_t mass = team_.lane_sum(of_lane);
+    uint64_t before = team_.lane_sum(of_those_before);
+    uint64_t at = scaled_draw(sampling.random.bits(kDraftDraw, step, 0), mass) - before;
+    if (at < of_cta) {
+      Place place = team_.locate_lane(mine, at);
+      if (static_cast<int>(threadIdx.x) % 32 == place.index) {
+        keys_.tell_drawn(step, b, share.find(weights, place.rest));
+      }
+    }
+    int32_t column = keys_.drawn_column(step, b);
+    return MarkovDraw::unfiltered(best.key, best.flag, sampling.scale, mass, column);
+  }
+  __device__ int32_t status_of_token(int row) const {
+    return (rows().biased >> row & 1) != 0 ? kStatusOk : kBadToken;
+  }
+
+  // Of rows that clusters sample, and of none where a row is padded.
+  __device__ void draw(int step) {
+    for (int row = team_.index(); row < group_.count; row += clusters()) {
+      if (is_greedy(row) || is_spread(row)) continue;
+      MarkovDraw draw = MarkovDraw::none();
+      int32_t status = kStatusOk;
+      if ((sampled_ >> row & 1) != 0) {
+        MarkovRequest request = MarkovRequest::load(p_, group_.first + row);
+        team_.sync_part();  // the row before has been looked at
+        draw = MarkovDraw::of(row_, team_, logits(row, step), request.sampling, step);
+        status = request.sampling.status | draw.status | status_of_token(row);
+      }
+      if (team_.part() != 0 || threadIdx.x != 0) continue;
+      if (step > 0) status |= p_.status[group_.first + row];
+      write_markov_draw(p_, group_.first + row, step, draw, status);
     }
   }
 
@@ -265,33 +420,30 @@ class MarkovCta {
   Bias bias_;
   MarkovMixer<W> mixer_;
   GridBarrier barrier_;
-  SharedKeys keys_;
+  Keys keys_;
   uint64_t here_ = 0;
   uint64_t sampled_ = 0;
-  bool has_sampled_ = false;
+  uint64_t spread_ = 0;
 };
 
 template <class T, class Bias>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(32 * Bias::kWarps, 1)
     markov_block_kernel(const __grid_constant__ MarkovBlockParams p, RequestGroup group,
                         MarkovPlan plan) {
   MarkovCta<T, Bias>(p, group, plan).run();
 }
 
-// Measured on an H200.
-struct MarkovShape {
-  int cluster_size;
-  int hot_units;
-};
-inline MarkovShape markov_shape(int rows) {
-  if (rows <= 16) return {8, 0};
-  if (rows <= 32) return {4, 0};
-  return {2, 0};
+// Measured on an H200. Rows that clusters sample want large ones, which leave some SMs idle.
+inline int markov_cluster_size(const MarkovBlockParams& p, int rows, bool few) {
+  const SamplingParams& s = p.sampling;
+  bool filters = s.top_k != nullptr || s.top_p != nullptr || s.min_p != nullptr;
+  if (few && !filters) return 2;
+  if (rows <= 16) return 8;
+  return rows <= 32 ? 4 : 2;
 }
 
 template <class T, class Bias>
-void launch_group(const MarkovBlockParams& p, RequestGroup group, MarkovShape shape,
-                  cudaStream_t stream) {
+void launch_group(const MarkovBlockParams& p, RequestGroup group, cudaStream_t stream) {
   auto kernel = markov_block_kernel<T, Bias>;
   int device = 0, most_bytes = 0;
   SPECFAST_CUDA_CHECK(cudaGetDevice(&device));
@@ -300,26 +452,33 @@ void launch_group(const MarkovBlockParams& p, RequestGroup group, MarkovShape sh
   cudaFuncAttributes attributes{};
   SPECFAST_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
   ScratchSizer sizer;
-  RowDistribution<RowForm<T, false, true>, false, true>(p.vocab_size, 0).place(sizer, 0);
-  Bias().place(sizer, p.rank, 0);
+  Bias().place(sizer, p.rank);
   MarkovMixer<typename Bias::Weight>().place(sizer, p.head, p.rank, Bias::kRows);
-  int room = most_bytes - static_cast<int>(attributes.sharedSizeBytes + sizer.bytes()) - 64;
+  constexpr int kAlign = 64;
+  int most = most_bytes - static_cast<int>(attributes.sharedSizeBytes) - kAlign;
+  int room_unsampled = most - static_cast<int>(sizer.bytes());
+  RowDistribution<RowForm<T, false, true>, false, true>(p.vocab_size, 0).place(sizer, 0);
+  int room = most - static_cast<int>(sizer.bytes());
 
   LaunchShape launch_shape;
-  launch_shape.block = dim3(kThreads);
-  launch_shape.cluster_size = min_of(shape.cluster_size, cluster_size_limit());
+  launch_shape.block = dim3(32 * Bias::kWarps);
+  launch_shape.cluster_size = min_of(
+      markov_cluster_size(p, group.count, Bias::kRows <= kFewMarkovRows), cluster_size_limit());
   launch_shape.cooperative = true;
   MarkovPlan plan{};
-  plan.hot_units = shape.hot_units;
   int group_bytes = static_cast<int>(sizeof(LogitGroup<T>));
   int share = GroupRange::of(p.vocab_size, 0, launch_shape.cluster_size).size();
   plan.groups_to_keep = clamp_to(room / group_bytes, 0, share);
   room -= plan.groups_to_keep * group_bytes;
   int unit_bytes = Bias::unit_bytes(p.rank);
-  if (unit_bytes > 0) plan.cached_units = max_of(room / unit_bytes, 0);
-  launch_shape.shared_bytes = sizer.bytes() + plan.groups_to_keep * size_t(group_bytes) +
-                              plan.cached_units * size_t(unit_bytes) + 64;
-  launch_shape.grid = dim3(launch_shape.cluster_size * max_clusters(kernel, launch_shape));
+  if (unit_bytes > 0) {
+    plan.cached_units = max_of(room / unit_bytes, 0);
+    plan.cached_units_unsampled = max_of(room_unsampled / unit_bytes, 0);
+  }
+  launch_shape.shared_bytes = most;
+  int clusters = max_clusters(kernel, launch_shape);
+  clusters = min_of(clusters, PostedWords::kMostCtas / launch_shape.cluster_size);
+  launch_shape.grid = dim3(launch_shape.cluster_size * clusters);
   launch(kernel, launch_shape, stream, p, group, plan);
 }
 
@@ -327,7 +486,7 @@ template <class T, class Bias>
 void launch_groups(const MarkovBlockParams& p, cudaStream_t stream) {
   for (int first = 0; first < p.batch_size; first += Bias::kRows) {
     RequestGroup group{first, min_of(p.batch_size - first, Bias::kRows)};
-    launch_group<T, Bias>(p, group, markov_shape(group.count), stream);
+    launch_group<T, Bias>(p, group, stream);
   }
 }
 
@@ -338,9 +497,13 @@ void launch_for(const MarkovBlockParams& p, cudaStream_t stream) {
         reinterpret_cast<uintptr_t>(p.w1) % 16 == 0 && reinterpret_cast<uintptr_t>(p.w2) % 16 == 0;
     if (p.rank % 32 == 0 && aligned) {
       bool mixes = p.head.kind != MarkovKind::kVanilla;
-      if (p.batch_size <= 16 || mixes)
-        return launch_groups<T, TensorCoreBias<T, 1, 2, 8>>(p, stream);
-      return launch_groups<T, TensorCoreBias<T, 4, 4, 2>>(p, stream);
+      bool few = p.batch_size <= 16 || mixes;
+      if (p.rank == 256) {
+        if (few) return launch_groups<T, TensorCoreBias<T, 1, 2, 8, 256>>(p, stream);
+        return launch_groups<T, TensorCoreBias<T, 4, 4, 2, 256>>(p, stream);
+      }
+      if (few) return launch_groups<T, TensorCoreBias<T, 1, 2, 4, 0>>(p, stream);
+      return launch_groups<T, TensorCoreBias<T, 4, 4, 2, 0>>(p, stream);
     }
   }
   launch_groups<T, ScalarBias<T, W>>(p, stream);

@@ -39,12 +39,19 @@ struct MarkovBlockParams {
 
 // A batch is served in groups of so many requests at most, a launch each.
 constexpr int kMaxMarkovRows = 64;
-constexpr int kMarkovWorkspaceWords = 8 + 3 * 2 * kMaxMarkovRows;
+// Groups of so few tell their maxima from CTA to CTA.
+constexpr int kFewMarkovRows = 16;
+constexpr int kMarkovWorkspaceWords = 18472;
 
 // How one request of a block samples.
 struct MarkovRequest {
   bool padded;
   RequestSampling sampling;
+
+  // Whether a row needs no more than its masses.
+  SPECFAST_HD bool is_unfiltered() const {
+    return sampling.top_k == 0 && !sampling.has_top_p && sampling.min_mass <= 1;
+  }
 
   SPECFAST_HD static MarkovRequest load(const MarkovBlockParams& p, int32_t b) {
     MarkovRequest out{p.anchors[b] < 0, RequestSampling::load(p.sampling, b, p.vocab_size)};
@@ -76,6 +83,14 @@ struct MarkovDraw {
     return {id, {0.0f, value, value, id, kUnitMass, id, kPointMass}, status};
   }
 
+  // A row without filters, by its mass and what was drawn.
+  SPECFAST_HD static MarkovDraw unfiltered(uint64_t key, bool has_nan, float scale, uint64_t mass,
+                                           int32_t column) {
+    RowRecord record{scale, argmax_value(key), -INFINITY,   INT32_MAX,
+                     mass,  argmax_id(key),    kOrdinaryRow};
+    return {column, record, has_nan ? kNanLogits : kStatusOk};
+  }
+
   // Any row, by a team.
   template <class Row, class Team, class T>
   SPECFAST_HD static MarkovDraw of(Row& row, Team& team, const T* logits,
@@ -97,13 +112,13 @@ SPECFAST_HD int32_t markov_target_id(const MarkovBlockParams& p, int32_t column)
   return id >= 0 && id < INT32_MAX ? static_cast<int32_t>(id) : kNoToken;
 }
 
-// Writes what a step gave; by one thread, the same for all steps of a request.
+// Writes what a step gave; `status` is that of all steps so far.
 SPECFAST_HD void write_markov_draw(const MarkovBlockParams& p, int32_t b, int32_t step,
                                    const MarkovDraw& draw, int32_t status) {
   int64_t at = static_cast<int64_t>(b) * p.num_steps + step;
   p.tokens[at] = markov_target_id(p, draw.column);
   p.records[at] = draw.record;
-  p.status[b] = (step > 0 ? p.status[b] : 0) | status | draw.status;
+  p.status[b] = status;
 }
 
 void sample_markov_block_cpu(const MarkovBlockParams& p);

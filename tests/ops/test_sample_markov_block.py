@@ -292,7 +292,7 @@ def test_opcheck(device: str) -> None:
         ({"sampling": greedy(1, coins=Coins())}, "temperature, filters and seeds alone"),
         ({"sampling": greedy(1, token_bitmask=int32([[7]]))}, "got edits, penalties, a bitmask"),
         ({"out": DraftedBlock.empty(1, 2, "cpu")}, r"out.tokens of shape \[B=1, G=3\]"),
-        ({"workspace": torch.zeros(3, dtype=torch.int64)}, r"workspace of shape \[words=392\]"),
+        ({"workspace": torch.zeros(3, dtype=torch.int64)}, r"workspace of shape \[words=18472\]"),
     ],
 )
 def test_wrong_arguments(wrong: dict, message: str) -> None:

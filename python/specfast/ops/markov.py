@@ -15,7 +15,7 @@ __all__ = ["markov_workspace", "sample_markov_block"]
 
 MarkovKind = Literal["vanilla", "gated", "rnn"]
 
-_WORKSPACE_WORDS = 392
+_WORKSPACE_WORDS = 18472
 
 
 def markov_workspace(device: torch.device | str | None = None) -> Tensor | None:
@@ -28,7 +28,7 @@ def markov_workspace(device: torch.device | str | None = None) -> Tensor | None:
 
     Returns
     -------
-    int64 [392] | None
+    int64 [18472] | None
         Zeros, which a call leaves as it found them; None on a CPU, which needs none.
 
     Notes
@@ -95,7 +95,7 @@ def sample_markov_block(
         Target id of column i is i + d2t[i]; absent, i.
     out : DraftedBlock, optional
         Buffers to fill (see ``DraftedBlock.empty``); needed under CUDA Graph capture.
-    workspace : int64 [392], optional
+    workspace : int64 [18472], optional
         From :func:`markov_workspace`; on CUDA needed under graph capture.
 
     Returns

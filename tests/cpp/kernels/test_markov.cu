@@ -8,15 +8,16 @@ namespace {
 using testing::MarkovCase;
 using testing::Uploads;
 
-// Launches of one group and of two, of either form; rows of less than a unit of columns and of many
-// per CTA; ranks that tensor cores take, and one that they do not.
+// Launches of one group and of two, of either form; rows of less than a unit of columns, of many
+// per CTA, and of more than all CTAs draw from together; ranks that tensor cores take, and some
+// that they do not.
 template <class T, class W>
 void expect_equal_to_the_cpu(unsigned seed) {
   using Case = MarkovCase<T, W>;
   constexpr typename Case::Size kSizes[] = {
       {1, 1, 3, 8},    {3, 2, 40, 32},    {1, 7, 1030, 256},  {16, 3, 300, 96},
       {17, 2, 90, 64}, {64, 3, 500, 32},  {70, 2, 40, 32},    {2, 4, 40000, 32},
-      {5, 3, 777, 12}, {40, 2, 9000, 64}, {1, 2, 70000, 256},
+      {5, 3, 777, 12}, {40, 2, 9000, 64}, {1, 2, 70000, 256}, {2, 2, 300000, 8},
   };
   for (const auto& size : kSizes) {
     if (testing::is_skipped(size.batch, size.vocab)) continue;
