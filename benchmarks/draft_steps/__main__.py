@@ -138,7 +138,7 @@ def _measure(model: DrafterModel, case: Case, batch: int, context: int) -> Step 
         verify_lens=each(case.width),
         tokens_left=each(1000),
         prefix_lens=each(context),
-        slots=torch.arange(batch, dtype=torch.int32, device=device),
+        page_table_rows=torch.arange(batch, dtype=torch.int32, device=device),
         sampling=rules,
         is_sampled=case.is_sampled,
         parents=torch.full_like(tokens, -1) if drafter.drafts_trees else None,

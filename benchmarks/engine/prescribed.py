@@ -82,7 +82,7 @@ class DraftTable:
         return self._drafts.index_select(0, torch.add(prefix_lens, slots, alpha=MAX_POSITIONS))
 
     def write(self, slots: DraftSlots) -> None:
-        drafts = self.at(slots.slots, slots.prefix_lens)
+        drafts = self.at(slots.page_table_rows, slots.prefix_lens)
         slots.tokens[:, 1:].copy_(drafts[:, : slots.tokens.shape[1] - 1])
 
 

@@ -55,9 +55,9 @@ class TextHints:
         """Write the next tokens of the text over the first drafts, of a number that varies."""
         steps = torch.arange(1, slots.tokens.shape[1], device=self._rows.device)
         at = slots.prefix_lens[:, None] + steps
-        true = self._rows.index_select(0, slots.slots)
+        true = self._rows.index_select(0, slots.page_table_rows)
         true = true.gather(1, at.clamp(max=self._longest - 1))
-        known = steps <= (7 * slots.prefix_lens + slots.slots)[:, None] % (len(steps) + 1)
+        known = steps <= (7 * slots.prefix_lens + slots.page_table_rows)[:, None] % (len(steps) + 1)
         known &= (at < self._longest) & (true >= 0) & (slots.sampling.temperature[:, None] == 0)
         slots.tokens[:, 1:] = torch.where(known, true, slots.tokens[:, 1:])
 

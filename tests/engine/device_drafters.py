@@ -145,7 +145,7 @@ class _Watched(DeviceTrainedDrafter):
     def draft(self, slots: DraftSlots) -> DeviceDrafts:
         there = (slots.verify_lens > 0) & (slots.tokens[:, 0] >= 0)
         self._poison(self._committed(slots, there))
-        self._poison_states(slots.slots[there])
+        self._poison_states(slots.page_table_rows[there])
         before = self._storage()
         with only_capturable():
             drafts = super().draft(slots)
@@ -166,7 +166,7 @@ class _Watched(DeviceTrainedDrafter):
         with only_capturable():
             super().committed(slots, record, taps)
         others = torch.ones(len(states), dtype=torch.bool)
-        others[slots.slots[record.commit_lens > 0]] = False
+        others[slots.page_table_rows[record.commit_lens > 0]] = False
         torch.testing.assert_close(
             self._states()[others], states[others], rtol=0, atol=0, equal_nan=True
         )
@@ -197,7 +197,7 @@ class _Watched(DeviceTrainedDrafter):
         first, counts = first[:, None], counts[:, None]
         wanted = (first <= steps) & (steps < first + counts)
         mask = torch.zeros(len(self._layers()[0]), dtype=torch.bool)
-        mask[places[slots.slots][wanted]] = True
+        mask[places[slots.page_table_rows][wanted]] = True
         return mask
 
     def _committed(self, slots: DraftSlots, there: Tensor) -> Tensor:
@@ -208,7 +208,7 @@ class _Watched(DeviceTrainedDrafter):
         size = self._engine_pages.page_size
         mask = self._positions(slots, slots.prefix_lens, -slots.prefix_lens % size * there)
         rows = self._chains.rows  # type: ignore[union-attr]
-        for row in slots.slots[there].tolist():
+        for row in slots.page_table_rows[there].tolist():
             first = (rows.pages.pool_size + row * rows.scratch_pages) * size
             mask[first : first + rows.scratch_pages * size] = True
         return mask

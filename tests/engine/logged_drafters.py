@@ -73,7 +73,8 @@ class _Logged(DeviceTrainedDrafter):
             at = slots.prefix_lens[:, None] + steps
             text = self.texts[slots.sampling.seeds.clamp(0, len(self.texts) - 1)]
             true = text.gather(1, at.clamp(max=text.shape[1] - 1))
-            known = steps <= (slots.prefix_lens + slots.slots)[:, None] % slots.tokens.shape[1]
+            num_known = (slots.prefix_lens + slots.page_table_rows) % slots.tokens.shape[1]
+            known = steps <= num_known[:, None]
             slots.tokens[:, 1:] = torch.where(known, true, slots.tokens[:, 1:])
         return drafts
 

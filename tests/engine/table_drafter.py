@@ -52,7 +52,7 @@ class TableDrafter(OracleDrafter):
     def draft(self, slots: DraftSlots) -> DeviceDrafts:
         steps = torch.arange(1, slots.tokens.shape[1], device=slots.tokens.device)
         at = (slots.prefix_lens[:, None] + steps).clamp(max=self._table.shape[1] - 1)
-        rows = self._table.index_select(0, slots.slots)
+        rows = self._table.index_select(0, slots.page_table_rows)
         slots.tokens[:, 1:].copy_(rows.gather(1, at))
         if self._sure is None:
             return DeviceDrafts()

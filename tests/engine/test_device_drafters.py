@@ -189,9 +189,9 @@ def one_row_less(monkeypatch: pytest.MonkeyPatch) -> None:
 def scratch_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     drafted = PagedRows.drafted_pages
 
-    def mutant(self: PagedRows, requests: Tensor, lens: Tensor) -> Tensor:
-        table = drafted(self, requests, lens)
-        own = (requests * self.scratch_pages)[:, None]
+    def mutant(self: PagedRows, page_table_rows: Tensor, prefix_lens: Tensor) -> Tensor:
+        table = drafted(self, page_table_rows, prefix_lens)
+        own = (page_table_rows * self.scratch_pages)[:, None]
         return torch.where(table < self.pages.pool_size, table, table - own)
 
     monkeypatch.setattr(PagedRows, "drafted_pages", mutant)
@@ -267,7 +267,8 @@ def test_any_number_of_accepted_drafts(name: str, tmp_path: Path) -> None:
         steps = torch.arange(1, slots.tokens.shape[1])
         at = slots.prefix_lens[:, None] + steps
         own = text[slots.sampling.seeds.clamp(0, 2)].gather(1, at.clamp(max=text.shape[1] - 1))
-        known = steps <= (slots.slots + device.num_rounds)[:, None] % slots.tokens.shape[1]
+        num_known = (slots.page_table_rows + device.num_rounds) % slots.tokens.shape[1]
+        known = steps <= num_known[:, None]
         slots.tokens[:, 1:] = torch.where(known, own, slots.tokens[:, 1:])
 
     device.change = true_first

@@ -253,7 +253,7 @@ def step_without_numbers(
         verify_lens=ints(),
         tokens_left=ints(),
         prefix_lens=ints(),
-        slots=ints(),
+        page_table_rows=ints(),
         sampling=SamplingRules(somewhere(torch.float32, batch), somewhere(torch.int64, batch)),
         is_sampled=is_sampled,
         parents=ints(width) if drafter.drafts_trees else None,

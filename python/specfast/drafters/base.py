@@ -152,7 +152,7 @@ class DraftSlots:
     verify_lens : int32 [B]        rows that may be verified, anchor included
     tokens_left : int32 [B]        that the request may still emit: more rows are wasted
     prefix_lens : int32 [B]        committed KV length, which is the anchor's position
-    slots : int32 [B]              ``DraftRequest.slot`` of each, its row of ``DraftPages.table``
+    page_table_rows : int32 [B]    of ``DraftPages.table``: the ``DraftRequest.slot`` of each
     sampling : SamplingRules       how the target's tokens are chosen, filters included
     is_sampled : bool              whether any request is sampled: only then a proposal is used
     """
@@ -161,7 +161,7 @@ class DraftSlots:
     verify_lens: Tensor
     tokens_left: Tensor
     prefix_lens: Tensor
-    slots: Tensor
+    page_table_rows: Tensor
     sampling: SamplingRules
     is_sampled: bool
     parents: Tensor | None = None

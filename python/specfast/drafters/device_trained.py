@@ -33,12 +33,16 @@ from specfast.status import Status
 class DeviceChains(Protocol):
     """What a family keeps of all requests of an engine; nothing is read on the host.
 
-    ``requests`` int32 [B] are ``DraftSlots.slots``, rows of the page table; ``lens`` int32 [B] are
-    ``DraftSlots.prefix_lens``, positions of each that are committed.
+    ``page_table_rows`` and ``prefix_lens``, int32 [B], are those of ``DraftSlots``.
     """
 
     def extend(
-        self, requests: Tensor, lens: Tensor, counts: Tensor, next_tokens: Tensor, taps: Tensor
+        self,
+        page_table_rows: Tensor,
+        prefix_lens: Tensor,
+        counts: Tensor,
+        next_tokens: Tensor,
+        taps: Tensor,
     ) -> None:
         """Commit the first ``counts`` int32 [B] of n rows each: ``taps`` [B, n, width].
 
@@ -47,8 +51,8 @@ class DeviceChains(Protocol):
 
     def draft(
         self,
-        requests: Tensor,
-        lens: Tensor,
+        page_table_rows: Tensor,
+        prefix_lens: Tensor,
         live: Tensor,
         anchors: Tensor,
         num_drafts: int,
@@ -132,9 +136,14 @@ class DeviceTrainedDrafter:
             return DeviceDrafts()
         anchors, live = slots.tokens[:, 0], is_live(slots)
         sampler = DraftSampler(rules_of(slots), slots.prefix_lens)
-        lens = torch.where(live, slots.prefix_lens, 0)
+        prefix_lens = torch.where(live, slots.prefix_lens, 0)
         drafts = self._of_engine.draft(
-            slots.slots, lens, live, torch.where(live, anchors, -1).long(), count, sampler
+            slots.page_table_rows,
+            prefix_lens,
+            live,
+            torch.where(live, anchors, -1).long(),
+            count,
+            sampler,
         )
         slots.tokens[:, 1 : 1 + count].copy_(drafts.tokens)
         slots.tokens[:, 1 + count :].fill_(-1)
@@ -159,7 +168,7 @@ class DeviceTrainedDrafter:
             raise ValueError("DeviceTrainedDrafter.committed: expected taps, got none")
         path = slice(1 + self._depth)
         self._extend(
-            slots.slots,
+            slots.page_table_rows,
             slots.prefix_lens,
             record.commit_lens,
             record.out_tokens[:, path].clamp(min=0).long(),
@@ -173,9 +182,11 @@ class DeviceTrainedDrafter:
             count = len(rows)
             numbers.append((request.slot, len(request.token_ids) - 1 - count, count))
             emitted.append(torch.tensor(request.token_ids[-count:]))
-        slots, lens, counts = torch.tensor(numbers, dtype=torch.int32).T.contiguous().to(device)
+        on_device = torch.tensor(numbers, dtype=torch.int32).T.contiguous().to(device)
+        page_table_rows, prefix_lens, counts = on_device
         next_tokens = pad_sequence(emitted, batch_first=True).to(device)
-        self._extend(slots, lens, counts, next_tokens, pad_sequence(list(taps), batch_first=True))
+        padded_taps = pad_sequence(list(taps), batch_first=True)
+        self._extend(page_table_rows, prefix_lens, counts, next_tokens, padded_taps)
 
     def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
         """For rounds that run eagerly: the same step, and its results are read."""
@@ -204,10 +215,15 @@ class DeviceTrainedDrafter:
         return self._chains
 
     def _extend(
-        self, requests: Tensor, lens: Tensor, counts: Tensor, next_tokens: Tensor, taps: Tensor
+        self,
+        page_table_rows: Tensor,
+        prefix_lens: Tensor,
+        counts: Tensor,
+        next_tokens: Tensor,
+        taps: Tensor,
     ) -> None:
         taps = taps.to(self.model.weights[EMBEDDING].dtype)
-        self._of_engine.extend(requests, lens, counts, next_tokens, taps)
+        self._of_engine.extend(page_table_rows, prefix_lens, counts, next_tokens, taps)
 
     def _temperatures_of(self, drafts: ChainDrafts, count: int) -> Tensor | None:
         if drafts.confidence is None:
@@ -231,7 +247,7 @@ class DeviceTrainedDrafter:
             verify_lens=verify_lens,
             tokens_left=tokens_left,
             prefix_lens=prefix_lens,
-            slots=rows,
+            page_table_rows=rows,
             sampling=sampling_rules(requests, device),
             is_sampled=any(not request.params.is_greedy for request in requests),
             parents=torch.full_like(tokens, -1) if self.drafts_trees else None,

@@ -80,21 +80,23 @@ class DeviceTreeDrafter(DeviceTrainedDrafter):
         if slots.parents is None:
             raise ValueError("DeviceTreeDrafter.draft: expected slots with parents, got none")
         live = is_live(slots)
-        lens = torch.where(live, slots.prefix_lens, 0)
+        prefix_lens = torch.where(live, slots.prefix_lens, 0)
         draft = self._draw if self.drawn and slots.is_sampled else self._expand
-        return draft(slots, live, lens, num_nodes)
+        return draft(slots, live, prefix_lens, num_nodes)
 
     def _expand(
-        self, slots: DraftSlots, live: Tensor, lens: Tensor, num_nodes: int
+        self, slots: DraftSlots, live: Tensor, prefix_lens: Tensor, num_nodes: int
     ) -> DeviceDrafts:
         depth = min(self._depth, num_nodes - 1)
-        frontier = self._paged.frontier(slots.slots, lens, live, self.topk * (depth - 1), depth - 1)
+        frontier = self._paged.frontier(
+            slots.page_table_rows, prefix_lens, live, self.topk * (depth - 1), depth - 1
+        )
         candidates = expand(frontier, self.topk, depth)
         limits = _levels_of_use(slots, depth)
         tree, nodes = best_tree(
             candidates,
             slots.tokens[:, 0].contiguous(),
-            lens,
+            prefix_lens,
             limits.long(),
             topk=self.topk,
             num_nodes=num_nodes,
@@ -106,9 +108,13 @@ class DeviceTreeDrafter(DeviceTrainedDrafter):
             status=_flags(live & (candidates.num_usable < limits)),
         )
 
-    def _draw(self, slots: DraftSlots, live: Tensor, lens: Tensor, num_nodes: int) -> DeviceDrafts:
+    def _draw(
+        self, slots: DraftSlots, live: Tensor, prefix_lens: Tensor, num_nodes: int
+    ) -> DeviceDrafts:
         shape = self._shapes.of(num_nodes)
-        frontier = self._paged.frontier(slots.slots, lens, live, shape.num_inner, shape.depth - 1)
+        frontier = self._paged.frontier(
+            slots.page_table_rows, prefix_lens, live, shape.num_inner, shape.depth - 1
+        )
         sampler = TreeSampler(rules_of(slots), slots.prefix_lens)
         tokens = draw(frontier, shape, sampler)
         limits, usable = _levels_of_use(slots, shape.depth), sampler.num_usable()

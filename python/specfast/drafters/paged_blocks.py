@@ -58,13 +58,18 @@ class PagedBlocks:
         self._angles = model.rotary.tables(num_positions)
 
     def extend(
-        self, requests: Tensor, lens: Tensor, counts: Tensor, next_tokens: Tensor, taps: Tensor
+        self,
+        page_table_rows: Tensor,
+        prefix_lens: Tensor,
+        counts: Tensor,
+        next_tokens: Tensor,
+        taps: Tensor,
     ) -> None:
         cos, sin = self._angles
         ops.inject_context_kv(
             self._project(taps),
             self._layout,
-            lens,
+            prefix_lens,
             counts,
             self.rows.pages.table,
             page_size=self.rows.pages.page_size,
@@ -72,21 +77,21 @@ class PagedBlocks:
             sin=sin,
             k_norm_weight=self._project.norms,
             eps=self._model.spec.backbone.norm_eps,
-            page_table_rows=requests,
+            page_table_rows=page_table_rows,
         )
 
     def draft(
         self,
-        requests: Tensor,
-        lens: Tensor,
+        page_table_rows: Tensor,
+        prefix_lens: Tensor,
         live: Tensor,
         anchors: Tensor,
         num_drafts: int,
         sampler: DraftSampler,
     ) -> ChainDrafts:
-        table = self.rows.drafted_pages(requests, lens)
+        table = self.rows.drafted_pages(page_table_rows, prefix_lens)
         counts = live.int() * self._num_rows
-        window = PagedWindow.of(self.rows, table, lens, counts, self._num_rows)
+        window = PagedWindow.of(self.rows, table, prefix_lens, counts, self._num_rows)
         contexts = PagedContexts(window, self._model.block_spec.spans)
         return self._model.draft(contexts, anchors, num_drafts, sampler)
 

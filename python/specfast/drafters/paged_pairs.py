@@ -19,7 +19,8 @@ from specfast.ops.attention import MAX_ATTENTION_ROWS
 class PagedChains:
     """The pairs of all requests of an engine, and the hidden state of the last one of each.
 
-    last : [S + 1, hidden]    by request; where there was nothing to commit, the last row is written
+    last : [S + 1, hidden]    by row of the page table; where there was nothing to commit, the last
+                              one is written
     """
 
     def __init__(self, model: EagleModel, pages: DraftPages, num_drafted: int) -> None:
@@ -32,26 +33,31 @@ class PagedChains:
         )
 
     def extend(
-        self, requests: Tensor, lens: Tensor, counts: Tensor, next_tokens: Tensor, taps: Tensor
+        self,
+        page_table_rows: Tensor,
+        prefix_lens: Tensor,
+        counts: Tensor,
+        next_tokens: Tensor,
+        taps: Tensor,
     ) -> None:
-        table = self.rows.committed_pages(requests)
+        table = self.rows.committed_pages(page_table_rows)
         # Prompts are longer than what an attention takes at once.
         for first in range(0, taps.shape[1], MAX_ATTENTION_ROWS):
             part = slice(first, first + MAX_ATTENTION_ROWS)
             tokens, features = next_tokens[:, part], self._model.features(taps[:, part])
             width = tokens.shape[1]
             here = (counts - first).clamp(0, width)
-            window = PagedWindow.of(self.rows, table, lens + first, here, width)
+            window = PagedWindow.of(self.rows, table, prefix_lens + first, here, width)
             places = self._model.places(window.positions)
             hidden = self._model.forward(tokens, features, places, PagedPairs(window))
             index = (here - 1).clamp(min=0)[:, None, None].expand(-1, 1, hidden.shape[-1])
-            owners = torch.where(here > 0, requests, self.rows.num_requests)
+            owners = torch.where(here > 0, page_table_rows, self.rows.num_requests)
             self.last.index_copy_(0, owners.long(), hidden.gather(1, index.long())[:, 0])
 
     def draft(
         self,
-        requests: Tensor,
-        lens: Tensor,
+        page_table_rows: Tensor,
+        prefix_lens: Tensor,
         live: Tensor,
         anchors: Tensor,
         num_drafts: int,
@@ -59,36 +65,44 @@ class PagedChains:
     ) -> ChainDrafts:
         # The last draft is no pair yet.
         num_pairs = num_drafts - 1
-        table, counts = self.rows.drafted_pages(requests, lens), live.int() * num_pairs
-        window = PagedWindow.of(self.rows, table, lens, counts, num_pairs)
+        table = self.rows.drafted_pages(page_table_rows, prefix_lens)
+        counts = live.int() * num_pairs
+        window = PagedWindow.of(self.rows, table, prefix_lens, counts, num_pairs)
         places, pairs = self._model.places(window.positions), window.one_by_one()
 
         def behind(number: int) -> tuple[Places, PagedPairs]:
             return places.column(number), PagedPairs(pairs[number])
 
-        return draft_pairs(self._model, self._last_hidden(requests), num_drafts, sampler, behind)
+        hidden = self._last_hidden(page_table_rows)
+        return draft_pairs(self._model, hidden, num_drafts, sampler, behind)
 
     def frontier(
-        self, requests: Tensor, lens: Tensor, live: Tensor, num_nodes: int, num_levels: int
+        self,
+        page_table_rows: Tensor,
+        prefix_lens: Tensor,
+        live: Tensor,
+        num_nodes: int,
+        num_levels: int,
     ) -> Frontier:
         """Behind the committed pairs, for trees; the arguments are those of :meth:`draft`.
 
         At most ``num_nodes`` nodes in ``num_levels`` levels are run; they lie there in the order in
         which they are.
         """
-        table, counts = self.rows.drafted_pages(requests, lens), live.int() * num_nodes
-        window = PagedWindow.of(self.rows, table, lens, counts, num_nodes)
+        table = self.rows.drafted_pages(page_table_rows, prefix_lens)
+        counts = live.int() * num_nodes
+        window = PagedWindow.of(self.rows, table, prefix_lens, counts, num_nodes)
 
-        levels = torch.arange(num_levels, device=lens.device)
-        places = self._model.places(lens[:, None] + levels)
+        levels = torch.arange(num_levels, device=prefix_lens.device)
+        places = self._model.places(prefix_lens[:, None] + levels)
 
         def behind(level: int, ancestors: Tensor) -> tuple[Places, PagedPairs]:
             return places.column(level), PagedPairs(window.level(ancestors))
 
-        return Frontier(self._model, self._last_hidden(requests), behind)
+        return Frontier(self._model, self._last_hidden(page_table_rows), behind)
 
-    def _last_hidden(self, requests: Tensor) -> Tensor:
-        return self.last.index_select(0, requests)[:, None]
+    def _last_hidden(self, page_table_rows: Tensor) -> Tensor:
+        return self.last.index_select(0, page_table_rows)[:, None]
 
 
 class PagedPairs:

@@ -64,20 +64,17 @@ class PagedRows:
             device,
         )
 
-    def committed_pages(self, requests: Tensor) -> Tensor:
-        """int32 [B, num_pages]: pages of rows that are committed, of ``requests`` int32 [B].
+    def committed_pages(self, page_table_rows: Tensor) -> Tensor:
+        """int32 [B, num_pages]: pages of what is committed, of ``page_table_rows`` int32 [B]."""
+        return self.pages.table.index_select(0, page_table_rows)
 
-        A request is the row of the engine's page table.
-        """
-        return self.pages.table.index_select(0, requests)
-
-    def drafted_pages(self, requests: Tensor, lens: Tensor) -> Tensor:
-        """int32 [B, more pages]: the same, for rows that are drafted behind ``lens`` [B]."""
+    def drafted_pages(self, page_table_rows: Tensor, prefix_lens: Tensor) -> Tensor:
+        """int32 [B, more pages]: the same, for what is drafted behind ``prefix_lens`` [B]."""
         size, extra = self.pages.page_size, self.scratch_pages
-        columns = torch.arange(self.num_columns + extra, device=lens.device)
-        behind = columns - torch.div(lens[:, None] + size - 1, size, rounding_mode="floor")
-        own = functional.pad(self.committed_pages(requests), (0, extra), value=-1)
-        scratch = self.pages.pool_size + requests[:, None] * extra + behind
+        columns = torch.arange(self.num_columns + extra, device=prefix_lens.device)
+        behind = columns - torch.div(prefix_lens[:, None] + size - 1, size, rounding_mode="floor")
+        own = functional.pad(self.committed_pages(page_table_rows), (0, extra), value=-1)
+        scratch = self.pages.pool_size + page_table_rows[:, None] * extra + behind
         scratch = torch.where(behind < extra, scratch, -1)
         return torch.where(behind < 0, own, scratch).int()
 

@@ -17,7 +17,7 @@ class RowBatch:
     """R rows of B requests, back to back; a request has at most W rows and sees at most K slots.
 
     prefix_lens, verify_lens : int32 [B]   committed KV; rows of the request
-    slots : int64 [B]                      of the requests
+    page_table_rows : int64 [B]            of the requests: ``Request.slot``
     qo_indptr : int32 [B + 1]              request b owns rows qo_indptr[b] .. qo_indptr[b + 1]
     offsets : int64 [B, W]                 a padded view of each request's rows; padding repeats
                                            the last row
@@ -31,7 +31,7 @@ class RowBatch:
 
     prefix_lens: Tensor
     verify_lens: Tensor
-    slots: Tensor
+    page_table_rows: Tensor
     qo_indptr: Tensor
     offsets: Tensor
     row_index: Tensor
@@ -85,7 +85,7 @@ def lay_out_rows(
     return RowBatch(
         prefix_lens=prefix.int(),
         verify_lens=rows.int(),
-        slots=slot,
+        page_table_rows=slot,
         qo_indptr=indptr.int(),
         offsets=offsets,
         row_index=indptr[:-1, None] + offsets,

@@ -168,7 +168,7 @@ class TierRound:
             verify_lens=max_lens,
             tokens_left=inputs.max_tokens_left,
             prefix_lens=inputs.prefix_lens,
-            slots=inputs.page_table_rows,
+            page_table_rows=inputs.page_table_rows,
             sampling=self._sampling,
             is_sampled=self._form.rule != "greedy",
             parents=inputs.parents if self._form.tree else None,

@@ -113,7 +113,8 @@ class Verifier:
     def _states(self, rows: RowBatch, *, last_only: bool = False) -> RowStates | None:
         if self._state_pool is None:
             return None
-        return self._state_pool.over(ChainRows.of_batch(rows, last_only=last_only), rows.slots)
+        chain_rows = ChainRows.of_batch(rows, last_only=last_only)
+        return self._state_pool.over(chain_rows, rows.page_table_rows)
 
     def _lay_out(self, requests: Sequence[Request], verify_lens: Sequence[int]) -> RowBatch:
         return lay_out_rows(requests, verify_lens, self._page_table, self._target.device)
