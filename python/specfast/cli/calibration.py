@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from specfast.cli.decoding import Decoding
 from specfast.engine import RoundOutput
-
-NUM_BINS = 10
+from specfast.planner import CALIBRATION_BINS
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class SurvivalBin:
 class Calibration:
     """Survivals against what became of the drafts.
 
-    bins : by predicted survival, in tenths; those without a draft are left out
+    bins : by predicted survival, of equal width; those without a draft are left out
     by_position : the same by position, 1, 2, ...
     error : expected calibration error, the mean distance of the two in a bin, weighted by drafts
     """
@@ -57,7 +56,7 @@ def calibrate(
     by_bin: dict[int, list[tuple[float, bool]]] = {}
     by_position: dict[int, list[tuple[float, bool]]] = {}
     for position, survival, accepted in samples:
-        number = min(int(survival * NUM_BINS), NUM_BINS - 1)
+        number = min(int(survival * CALIBRATION_BINS), CALIBRATION_BINS - 1)
         by_bin.setdefault(number, []).append((survival, accepted))
         by_position.setdefault(position, []).append((survival, accepted))
     bins = [_bin(by_bin[number]) for number in sorted(by_bin)]

@@ -10,6 +10,7 @@ from pathlib import Path
 from specfast.cli.errors import CliError
 from specfast.cli.evaluation import Evaluation
 from specfast.cli.report import check_writable, write_whole
+from specfast.planner import CALIBRATION_BINS
 
 
 def check_chart(path: Path) -> None:
@@ -57,7 +58,7 @@ def write_chart(path: Path, title: str, evaluation: Evaluation) -> None:
         predicted = [one.predicted for one in calibration.bins]
         accepted = [one.accepted for one in calibration.bins]
         survival.plot([0, 1], [0, 1], "--", color="gray", label="as predicted")
-        label = f"in tenths, error {calibration.error:.3f}"
+        label = f"in {CALIBRATION_BINS} bins, error {calibration.error:.3f}"
         survival.plot(predicted, accepted, "o-", color="tab:purple", label=label)
         survival.set(xlabel="predicted survival", ylabel="accepted", xlim=(0, 1), ylim=(0, 1.05))
         survival.legend()

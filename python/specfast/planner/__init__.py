@@ -4,10 +4,11 @@ from specfast.planner.budget import choose_budget
 from specfast.planner.planner import PlannerMode, Planning, VerifyPlan, VerifyPlanner
 from specfast.planner.relay import ConfidenceRelay, LaggedSurvival
 from specfast.planner.sps import AdditiveSeconds, SpsSetting, SpsTable, TierRates
-from specfast.planner.sts import StsFit, fit_temperatures, read_temperatures
+from specfast.planner.sts import CALIBRATION_BINS, StsFit, fit_temperatures, read_temperatures
 from specfast.planner.tiers import CaptureSlots, Tiers
 
 __all__ = [
+    "CALIBRATION_BINS",
     "AdditiveSeconds",
     "CaptureSlots",
     "ConfidenceRelay",

@@ -14,7 +14,8 @@ from specfast.ops.plan import is_temperature
 
 # Temperatures that a fit tries, evenly spaced by their logarithm; those near 1 first.
 _GRID = sorted((10 ** (step / 20) for step in range(-20, 21)), key=lambda t: abs(math.log(t)))
-_NUM_BINS = 15
+# Of predicted survivals, over which calibration errors are means.
+CALIBRATION_BINS = 15
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,8 @@ def _calibration_error(predicted: Tensor, accepted: Tensor) -> float:
     """Mean distance of predictions and outcomes within bins of equal width, weighted by samples."""
     if len(predicted) == 0:
         return 0.0
-    bins = (predicted * _NUM_BINS).long().clamp(max=_NUM_BINS - 1)
-    distance = torch.bincount(bins, weights=predicted - accepted, minlength=_NUM_BINS)
+    bins = (predicted * CALIBRATION_BINS).long().clamp(max=CALIBRATION_BINS - 1)
+    distance = torch.bincount(bins, weights=predicted - accepted, minlength=CALIBRATION_BINS)
     return float(distance.abs().sum()) / len(predicted)
 
 
