@@ -25,6 +25,7 @@ from specfast.drafters import (
 )
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.loader import DrafterModel
+from specfast.drafters.paged_drafter import PagedDrafter
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
@@ -50,7 +51,7 @@ class Case:
     name: str
     width: int
     is_sampled: bool
-    make: Callable[[DrafterModel], DeviceTrainedDrafter]
+    make: Callable[[DrafterModel], PagedDrafter]
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def _cases(family: str, model: DrafterModel, num_nodes: int) -> list[Case]:
     cases = [Case(f"{family} chain", 8, True, lambda m: DeviceTrainedDrafter(m, 7))]
     if isinstance(model, EagleModel):
 
-        def trees(drawn: bool) -> Callable[[DrafterModel], DeviceTrainedDrafter]:
+        def trees(drawn: bool) -> Callable[[DrafterModel], PagedDrafter]:
             return lambda _: DeviceTreeDrafter(model, num_nodes, drawn=drawn)
 
         cases.append(Case(f"{family} tree", num_nodes, False, trees(False)))
@@ -149,7 +150,7 @@ def _measure(model: DrafterModel, case: Case, batch: int, context: int) -> Step 
     return _timed(case.name, batch, lambda: drafter.draft(slots))
 
 
-def _storage(drafter: DeviceTrainedDrafter) -> list[Tensor]:
+def _storage(drafter: PagedDrafter) -> list[Tensor]:
     chains = drafter._of_engine
     last = [chains.last] if hasattr(chains, "last") else []
     return [*chains.rows.keys, *chains.rows.values, *last]  # type: ignore[attr-defined]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specfast.drafters import DeviceTrainedDrafter
+from specfast.drafters.paged_drafter import PagedDrafter
 from specfast.engine import Engine
 from specfast.sampling_params import SamplingParams
 
@@ -21,7 +21,7 @@ def seat(engine: Engine, context_len: int, params: SamplingParams) -> None:
 def fill_kv(engine: Engine) -> None:
     """Random keys and values everywhere, those of a drafter included."""
     pools: list[Any] = [engine.pool]
-    if isinstance(engine.drafter, DeviceTrainedDrafter):
+    if isinstance(engine.drafter, PagedDrafter):
         pools.append(engine.drafter._chains.rows)  # type: ignore[union-attr]
     for pool in pools:
         for storage in (*pool.keys, *pool.values):

@@ -20,6 +20,7 @@ from specfast.drafters import (
     load_drafter,
 )
 from specfast.drafters.loader import DrafterModel
+from specfast.drafters.paged_drafter import PagedDrafter
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -33,7 +34,7 @@ TRAINED = (*FAMILIES, "eagle trees", "eagle3 drawn trees", *PLANNED)
 
 def trained_drafter(
     kind: str, model: PreTrainedModel, texts: Texts, num_drafts: int
-) -> DeviceTrainedDrafter:
+) -> PagedDrafter:
     """A drafter of ``TRAINED`` for ``model``."""
     family, *words = kind.split()
     loaded = _load(family, model, "planned" in words)

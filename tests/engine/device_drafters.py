@@ -19,6 +19,7 @@ from specfast.drafters import (
     TrainedDrafter,
     TreeDrafter,
 )
+from specfast.drafters.paged_drafter import PagedDrafter
 from specfast.records import AcceptRecord
 from specfast.sampling import Proposal, RowKind, RowRecord
 from torch import Tensor
@@ -129,7 +130,7 @@ class NotedHostTrees(_Noted, TreeDrafter):
     """The same of trees."""
 
 
-class _Watched(DeviceTrainedDrafter):
+class _Watched(PagedDrafter):
     """Runs its steps as in a capture, over memory that holds NaN wherever nothing is committed.
 
     Nothing may be written but rows of requests that are there: committed ones in their pages,
@@ -234,7 +235,7 @@ class _Watched(DeviceTrainedDrafter):
             assert bool(same.flatten(1).all(1)[~allowed].all())
 
 
-class Watched(_Watched):
+class Watched(_Watched, DeviceTrainedDrafter):
     """Of chains."""
 
 

@@ -12,6 +12,7 @@ from specfast.drafters import (
     DraftPages,
     DraftSlots,
 )
+from specfast.drafters.paged_drafter import PagedDrafter
 from torch import Tensor
 
 _MOST_ROUNDS = 512
@@ -48,7 +49,7 @@ class DraftLog:
         return drafted
 
 
-class _Logged(DeviceTrainedDrafter):
+class _Logged(PagedDrafter):
     """Notes its drafts; then hides true tokens before them, where ``texts`` holds some.
 
     texts : [n, T]    text of the request with seed i
@@ -79,7 +80,7 @@ class _Logged(DeviceTrainedDrafter):
         return drafts
 
 
-class Logged(_Logged):
+class Logged(_Logged, DeviceTrainedDrafter):
     """Of chains."""
 
 

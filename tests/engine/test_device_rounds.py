@@ -30,6 +30,7 @@ from specfast.drafters import (
 from specfast.drafters.checkpoint.weights import Weights
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.loader import DrafterModel
+from specfast.drafters.paged_drafter import PagedDrafter
 from specfast.engine import Engine, RoundOutput, VerifyTiers
 from specfast.engine.run_ahead import RunAhead
 from specfast.engine.target import Target
@@ -43,7 +44,7 @@ NUM_TOKENS = 12
 FAMILIES = ["llama2", "safeailab", "dflash", "dspark", "dflash2"]
 
 
-def engine_of(drafter: DeviceTrainedDrafter, **options: Any) -> Engine:
+def engine_of(drafter: PagedDrafter, **options: Any) -> Engine:
     settings: dict[str, Any] = {
         "max_batch_size": 4,
         "page_size": 4,
@@ -92,7 +93,7 @@ def test_a_prompt_longer_than_an_attention_takes(name: str, tmp_path: Path) -> N
     device.journal.assert_equals(host.journal)
 
 
-def cancel_in_flight(drafter: DeviceTrainedDrafter, width: int) -> None:
+def cancel_in_flight(drafter: PagedDrafter, width: int) -> None:
     """Others take its pages while the device still works in them."""
     tiers = VerifyTiers([1, 2], width, capture=False)
     engine = engine_of(drafter, max_batch_size=2, page_size=1, verify_width=width, tiers=tiers)
@@ -230,7 +231,7 @@ def step_without_numbers(
     name: str,
     real: DrafterModel,
     is_sampled: bool,
-    drafter_of: Callable[[Any], DeviceTrainedDrafter],
+    drafter_of: Callable[[Any], PagedDrafter],
 ) -> DeviceDrafts:
     """On a device that has none: nothing is read, and nothing of the host's goes in."""
     batch, width = 3, WIDTH + 2

@@ -1,70 +1,23 @@
-"""A loaded drafter whose whole draft step runs on the device, as a part of the verify round."""
+"""Chains of a loaded drafter, drafted on the device as a part of the verify round."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
 
-from specfast.drafters.base import (
-    DeviceDrafts,
-    DraftBatch,
-    DraftPages,
-    DraftRequest,
-    DraftSlots,
-)
-from specfast.drafters.checkpoint.weights import EMBEDDING
+from specfast.drafters.base import DeviceDrafts, DraftPages, DraftSlots
 from specfast.drafters.dflash import DFlashModel
 from specfast.drafters.draws import ChainDrafts, DraftSampler, proposal_of
 from specfast.drafters.loader import DrafterModel
 from specfast.drafters.paged_blocks import PagedBlocks, why_not_paged
+from specfast.drafters.paged_drafter import PagedDrafter, flagged, is_live, padded, rules_of
 from specfast.drafters.paged_pairs import PagedChains
-from specfast.drafters.sampling import sampling_rules
 from specfast.drafters.trained import check_options
-from specfast.records import AcceptRecord
-from specfast.sampling import SamplingRules
-from specfast.status import Status
 
 
-class DeviceChains(Protocol):
-    """What a family keeps of all requests of an engine; nothing is read on the host.
-
-    ``page_table_rows`` and ``prefix_lens``, int32 [B], are those of ``DraftSlots``.
-    """
-
-    def extend(
-        self,
-        page_table_rows: Tensor,
-        prefix_lens: Tensor,
-        counts: Tensor,
-        next_tokens: Tensor,
-        taps: Tensor,
-    ) -> None:
-        """Commit the first ``counts`` int32 [B] of n rows each: ``taps`` [B, n, width].
-
-        They emitted ``next_tokens`` int64 [B, n].
-        """
-
-    def draft(
-        self,
-        page_table_rows: Tensor,
-        prefix_lens: Tensor,
-        live: Tensor,
-        anchors: Tensor,
-        num_drafts: int,
-        sampler: DraftSampler,
-    ) -> ChainDrafts:
-        """At most ``num_drafts`` after each of ``anchors`` int64 [B].
-
-        Where not ``live`` bool [B] the anchor is -1: anything is drafted, and no page is touched.
-        """
-
-
-class DeviceTrainedDrafter:
+class DeviceTrainedDrafter(PagedDrafter):
     """Drafts as ``TrainedDrafter`` does, from the device alone: a :class:`DeviceDrafter`.
 
     With the same checkpoint, requests and rounds it proposes the same tokens, q and confidences, up
@@ -98,22 +51,14 @@ class DeviceTrainedDrafter:
             raise ValueError(
                 f"{type(self).__name__}: expected a drafter for the device, got {why_not}"
             )
-        self.model = model
         if isinstance(model, DFlashModel):
             num_drafts = min(num_drafts, model.block_spec.num_proposals)
-        self.num_drafts = num_drafts
-        # Drafts of the longest path; fewer than all of them in a tree.
-        self._depth = num_drafts
+        super().__init__(model, num_drafts, depth=num_drafts)
         self._temperatures: Tensor | None = None
         if temperatures is not None:
             self._temperatures = torch.tensor(
                 temperatures, dtype=torch.float32, device=model.device
             )
-        self._chains: DeviceChains | None = None
-
-    @property
-    def tap_layers(self) -> tuple[int, ...] | None:
-        return None if self.model.spec.taps is None else self.model.spec.taps.layers
 
     def attach(self, pages: DraftPages) -> None:
         if isinstance(self.model, DFlashModel):
@@ -121,12 +66,6 @@ class DeviceTrainedDrafter:
         else:
             # The last draft is no pair yet.
             self._chains = PagedChains(self.model, pages, self.num_drafts - 1)
-
-    def begin(self, requests: Sequence[DraftRequest]) -> None:
-        """Nothing: all there is to know of a request is in its pages."""
-
-    def release(self, request_id: int) -> None:
-        """Nothing: who gets its pages writes them before reading them."""
 
     def draft(self, slots: DraftSlots) -> DeviceDrafts:
         width = slots.tokens.shape[1]
@@ -149,7 +88,7 @@ class DeviceTrainedDrafter:
         slots.tokens[:, 1 + count :].fill_(-1)
         wanted = torch.minimum(slots.verify_lens, slots.tokens_left).clamp(0, 1 + count)
         torch.minimum(wanted, sampler.num_usable().int() + 1, out=slots.verify_lens)
-        cut = live & (slots.verify_lens < wanted)
+        is_cut = live & (slots.verify_lens < wanted)
         proposal = None
         if slots.is_sampled:
             proposal = proposal_of(drafts, sampler, self.model.weights.get("d2t"))
@@ -160,116 +99,18 @@ class DeviceTrainedDrafter:
             confidence=padded(drafts.confidence, width - 1, -torch.inf),
             confidence_form="logits",
             temperatures=self._temperatures_of(drafts, width - 1),
-            status=cut.int() * int(Status.NAN_DRAFTS),
+            status=flagged(is_cut),
         )
-
-    def committed(self, slots: DraftSlots, record: AcceptRecord, taps: Tensor | None) -> None:
-        if taps is None:
-            raise ValueError("DeviceTrainedDrafter.committed: expected taps, got none")
-        path = slice(1 + self._depth)
-        self._extend(
-            slots.page_table_rows,
-            slots.prefix_lens,
-            record.commit_lens,
-            record.out_tokens[:, path].clamp(min=0).long(),
-            taps[:, path],
-        )
-
-    def observe(self, requests: Sequence[DraftRequest], taps: Sequence[Tensor]) -> None:
-        device = self.model.device
-        numbers, emitted = [], []
-        for request, rows in zip(requests, taps, strict=True):
-            count = len(rows)
-            numbers.append((request.slot, len(request.token_ids) - 1 - count, count))
-            emitted.append(torch.tensor(request.token_ids[-count:]))
-        on_device = torch.tensor(numbers, dtype=torch.int32).T.contiguous().to(device)
-        page_table_rows, prefix_lens, counts = on_device
-        next_tokens = pad_sequence(emitted, batch_first=True).to(device)
-        padded_taps = pad_sequence(list(taps), batch_first=True)
-        self._extend(page_table_rows, prefix_lens, counts, next_tokens, padded_taps)
-
-    def propose(self, requests: Sequence[DraftRequest], verify_width: int) -> DraftBatch:
-        """For rounds that run eagerly: the same step, and its results are read."""
-        width = min(1 + self.num_drafts, verify_width)
-        # The bonus comes on top of the drafts.
-        if width == 1 or all(request.tokens_left <= 1 for request in requests):
-            return DraftBatch.from_lists(requests, [[] for _ in requests])
-        slots = self._slots_of(requests, width)
-        drafts = self.draft(slots)
-        status = drafts.status.tolist() if drafts.status is not None else []
-        return DraftBatch(
-            slots.tokens,
-            slots.verify_lens.tolist(),
-            slots.parents,
-            proposal=drafts.proposal,
-            confidence=drafts.confidence,
-            confidence_form=drafts.confidence_form,
-            temperatures=drafts.temperatures,
-            status=status if any(status) else None,
-        )
-
-    @property
-    def _of_engine(self) -> DeviceChains:
-        if self._chains is None:
-            raise ValueError("DeviceTrainedDrafter: expected attach() to be called before all else")
-        return self._chains
-
-    def _extend(
-        self,
-        page_table_rows: Tensor,
-        prefix_lens: Tensor,
-        counts: Tensor,
-        next_tokens: Tensor,
-        taps: Tensor,
-    ) -> None:
-        taps = taps.to(self.model.weights[EMBEDDING].dtype)
-        self._of_engine.extend(page_table_rows, prefix_lens, counts, next_tokens, taps)
 
     def _temperatures_of(self, drafts: ChainDrafts, count: int) -> Tensor | None:
         if drafts.confidence is None:
             return None
         return padded(self._temperatures, count, 1.0)
 
-    def _slots_of(self, requests: Sequence[DraftRequest], width: int) -> DraftSlots:
-        device = self.model.device
-        numbers = [
-            [request.token_ids[-1] for request in requests],
-            [width] * len(requests),
-            [request.tokens_left for request in requests],
-            [len(request.token_ids) - 1 for request in requests],
-            [request.slot for request in requests],
-        ]
-        on_device = torch.tensor(numbers, dtype=torch.int32).to(device)
-        anchors, verify_lens, tokens_left, prefix_lens, rows = on_device
-        tokens = functional.pad(anchors[:, None], (0, width - 1), value=-1)
-        return DraftSlots(
-            tokens=tokens,
-            verify_lens=verify_lens,
-            tokens_left=tokens_left,
-            prefix_lens=prefix_lens,
-            page_table_rows=rows,
-            sampling=sampling_rules(requests, device),
-            is_sampled=any(not request.params.is_greedy for request in requests),
-            parents=torch.full_like(tokens, -1) if self.drafts_trees else None,
-        )
-
 
 def why_not_on_device(model: DrafterModel) -> str | None:
     """Why ``model`` cannot draft on the device alone; None if it can."""
     return why_not_paged(model) if isinstance(model, DFlashModel) else None
-
-
-def is_live(slots: DraftSlots) -> Tensor:
-    """bool [B]: whether there is a request to draft for."""
-    return (slots.verify_lens > 0) & (slots.tokens[:, 0] >= 0)
-
-
-def rules_of(slots: DraftSlots) -> SamplingRules:
-    """How drafts are drawn; without samples, greedily, whatever the parameters are."""
-    rules = slots.sampling
-    if slots.is_sampled:
-        return rules
-    return SamplingRules(torch.zeros_like(rules.temperature), rules.seeds)
 
 
 def rows_of_nodes(tokens: Tensor, num_drafts: int) -> Tensor:
@@ -278,10 +119,3 @@ def rows_of_nodes(tokens: Tensor, num_drafts: int) -> Tensor:
     node = torch.arange(width, dtype=torch.int32, device=tokens.device)
     first = torch.arange(batch, dtype=torch.int32, device=tokens.device) * num_drafts
     return torch.where(node < num_drafts, first[:, None] + node, -1)
-
-
-def padded(values: Tensor | None, count: int, value: float) -> Tensor | None:
-    """``values`` [..., m] as [..., count]."""
-    if values is None:
-        return None
-    return functional.pad(values[..., :count], (0, max(count - values.shape[-1], 0)), value=value)

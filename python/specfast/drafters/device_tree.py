@@ -7,19 +7,18 @@ from torch import Tensor
 from torch.nn import functional
 
 from specfast.drafters.base import DeviceDrafts, DraftPages, DraftSlots
-from specfast.drafters.device_trained import DeviceTrainedDrafter, is_live, padded, rules_of
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle_tree import draw, expand
+from specfast.drafters.paged_drafter import PagedDrafter, flagged, is_live, padded, rules_of
 from specfast.drafters.paged_pairs import PagedChains
 from specfast.drafters.placed_shape import LikelyShapes
 from specfast.drafters.tree_choice import best_tree
 from specfast.drafters.tree_drafter import checked_topk
 from specfast.drafters.tree_sampler import TreeSampler
 from specfast.ops.attention import MAX_ATTENTION_ROWS
-from specfast.status import Status
 
 
-class DeviceTreeDrafter(DeviceTrainedDrafter):
+class DeviceTreeDrafter(PagedDrafter):
     """Drafts the trees of ``TreeDrafter`` from the device alone: a ``DeviceDrafter``.
 
     With the same checkpoint, requests and rounds it proposes the same tokens, parents, survivals
@@ -52,9 +51,8 @@ class DeviceTreeDrafter(DeviceTrainedDrafter):
         drawn: bool = False,
     ) -> None:
         self.topk = checked_topk(type(self).__name__, model, num_nodes, topk, depth)
-        super().__init__(model, num_nodes - 1)
+        super().__init__(model, num_nodes - 1, depth=min(depth, num_nodes - 1))
         self.drawn = drawn
-        self._depth = min(depth, num_nodes - 1)
         # Others than that of all nodes are placed when a round of their width is first met, which
         # is never one that is being captured.
         self._shapes = LikelyShapes(self.topk, depth, model.device)
@@ -105,7 +103,7 @@ class DeviceTreeDrafter(DeviceTrainedDrafter):
         return DeviceDrafts(
             confidence=padded(nodes.survival, slots.tokens.shape[1] - 1, 0.0),
             confidence_form="survival",
-            status=_flags(live & (candidates.num_usable < limits)),
+            status=flagged(live & (candidates.num_usable < limits)),
         )
 
     def _draw(
@@ -125,7 +123,7 @@ class DeviceTreeDrafter(DeviceTrainedDrafter):
         rows = functional.pad(rows, (0, missing), value=-1)
         return DeviceDrafts(
             sampler.proposal(rows, self.model.weights.get("d2t")),
-            status=_flags(live & (usable < limits)),
+            status=flagged(live & (usable < limits)),
         )
 
     @property
@@ -149,8 +147,3 @@ def _write_nodes(slots: DraftSlots, tokens: Tensor, parents: Tensor, verify_lens
     slots.parents[:, :count].copy_(parents)
     slots.parents[:, count:].fill_(-1)
     torch.minimum(slots.verify_lens, verify_lens, out=slots.verify_lens)
-
-
-def _flags(is_cut: Tensor) -> Tensor:
-    """int32 [B]: of requests whose drafts end before they should."""
-    return is_cut.int() * int(Status.NAN_DRAFTS)
