@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from specfast.cli.calibration import Calibration
+from specfast.cli.calibration import Calibration, is_decided
 from specfast.cli.decoding import Decoding
 from specfast.cli.summary import Summary, summarize
 from specfast.engine import RoundOutput
@@ -145,11 +145,6 @@ def repetition_rate(outputs: Sequence[Sequence[int]]) -> float:
 
 
 def _decides(output: RoundOutput, depth: int, position: int) -> bool:
-    """Whether the round accepted or rejected its draft at ``position``, those before accepted.
-
-    A round that ended its text at an accepted draft says nothing about the next one.
-    """
-    if output.num_accepted >= position:
-        return True
-    went_on = len(output.token_ids) > output.num_accepted
-    return output.num_accepted == position - 1 and depth >= position and went_on
+    """Whether the round accepted or rejected its draft at ``position``, those before accepted."""
+    reached = depth >= position and output.num_accepted >= position - 1
+    return reached and is_decided(output, position)
