@@ -72,6 +72,8 @@ def best_tree(
     deepest = torch.minimum(candidates.num_usable, limits)
     num_nodes = min(num_nodes, candidates.scores.shape[1] + 1)
     nodes = choose_nodes(candidates, topk, num_nodes, deepest, budget)
+    # Of it tokens and parents alone are used: links and mask are those of what is verified,
+    # which is decided later. No smaller op has the parents.
     tree = ops.build_tree(
         anchors,
         candidates.tokens.gather(1, nodes.index.long()),
