@@ -12,8 +12,8 @@ __all__ = ["verify_attention", "verify_attention_workspace"]
 # csrc/core/attention_params.h: rows of a request, and requests.
 MAX_ATTENTION_ROWS = 128
 MAX_ATTENTION_REQUESTS = 1024
-# csrc/core/attention_plan.cuh: positions of a chunk and a span, places for counters, and as many
-# single chunks as are shared out at most.
+# csrc/core/attention_params.h: positions of a chunk and a span; attention_plan.cuh beside it: places
+# for counters, and as many single chunks as are shared out at most.
 _CHUNK_KEYS = 512
 _SPAN_KEYS = 2048
 _COUNTERS = 32768
@@ -108,9 +108,11 @@ def verify_attention(
     Deterministic: keys are added up in chunks of 512 absolute positions, whose order is fixed, so
     that the result of a row does not depend on batch, slot, padding, workspace or launch.
     Capturable with ``out``; one launch; lengths and pages may change between replays. A workspace
-    serves any number of calls of one stream, not two at the same time.
-    Tensor cores are used where D is 64, 128 or 256 and all rows lie at multiples of 16 bytes; a
-    slow kernel serves the rest, and float32.
+    serves any number of calls of one stream, not two at the same time. With one the launch is
+    cooperative, as CTAs wait for each other: it begins when there is room for all of them.
+    Tensor cores are used where D is 64, 128 or 256, rows of keys and values lie at multiples of 16
+    bytes and those of ``query`` and ``out`` at multiples of 4; a slow kernel serves the rest, and
+    float32.
     Cost: reads keys and values of a request once per tile of 64 or 128 rows, a row counted for each
     head that shares a KV head, whatever the mask; of the prefix no mask is formed.
     Source: FlashAttention (arXiv:2205.14135), its split form, and tree attention of SpecInfer
