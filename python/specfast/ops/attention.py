@@ -12,8 +12,8 @@ __all__ = ["verify_attention", "verify_attention_workspace"]
 # csrc/core/attention_params.h: rows of a request, and requests.
 MAX_ATTENTION_ROWS = 128
 MAX_ATTENTION_REQUESTS = 1024
-# csrc/core/attention_params.h: positions of a chunk and a span; attention_plan.cuh beside it: places
-# for counters, and as many single chunks as are shared out at most.
+# csrc/core/attention_params.h: positions of a chunk and a span; attention_plan.cuh: places for
+# counters, and as many single chunks as are shared out at most.
 _CHUNK_KEYS = 512
 _SPAN_KEYS = 2048
 _COUNTERS = 32768
