@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from specfast.drafters import DeviceDrafter, PlainDecoding
 from specfast.engine import Engine, VerifyTiers
-from specfast.engine.verify_graphs import CapturedRound
+from specfast.engine.captured_round import CapturedRound
 from specfast.engine.verify_tiers import VerifyTier
 from specfast.sampling_params import SamplingParams
 from transformers import PreTrainedModel

@@ -19,10 +19,10 @@ from engine.table_drafter import oracle as table_oracle
 from specfast import SamplingParams, Status
 from specfast.drafters import DraftBatch, Drafter, DraftRequest, NgramDrafter
 from specfast.engine import ChainRows, Engine, Generation, StateItem, VerifyTiers
+from specfast.engine.captured_round import LaunchedRound
 from specfast.engine.run_ahead import RunAhead
 from specfast.engine.target import Target
 from specfast.engine.verified_round import VerifiedRound
-from specfast.engine.verify_graphs import LaunchedRound
 from specfast.planner import Planning
 from torch import Tensor, nn
 

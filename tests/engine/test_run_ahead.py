@@ -23,10 +23,10 @@ from specfast.drafters import (
     TapRecorder,
 )
 from specfast.engine import Engine, VerifyTiers
+from specfast.engine.captured_round import CapturedRound, LaunchedRound
 from specfast.engine.run_ahead import RunAhead
 from specfast.engine.target import Target
 from specfast.engine.verified_round import VerifiedRound
-from specfast.engine.verify_graphs import CapturedRound, LaunchedRound
 from specfast.planner import ConfidenceRelay, LaggedSurvival, PlannerMode, Planning
 from specfast.records import AcceptRecord
 from tiny_tokenizer import make_tokenizer

@@ -8,11 +8,11 @@ import pytest
 import torch
 from engine.models import CONTEXT, tiny_model
 from specfast.engine import Engine, VerifyTiers
+from specfast.engine.captured_round import CapturedRound, LaunchedRound
 from specfast.engine.sps_setting import WayOfRounds
 from specfast.engine.step_timer import StepTimer
 from specfast.engine.target import Target
 from specfast.engine.verified_round import VerifiedRound
-from specfast.engine.verify_graphs import CapturedRound, LaunchedRound
 from specfast.planner import AdditiveSeconds, Planning, SpsTable
 from torch import Tensor
 

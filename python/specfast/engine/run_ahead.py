@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from specfast.engine.captured_round import LaunchedRound
 from specfast.engine.requests import Request
 from specfast.engine.round_form import RoundForm
 from specfast.engine.verified_round import VerifiedRound
-from specfast.engine.verify_graphs import LaunchedRound, VerifyGraphs
+from specfast.engine.verify_graphs import VerifyGraphs
 from specfast.engine.verify_tiers import VerifyTier
 from specfast.planner import VerifyPlanner
 from specfast.status import FinishReason

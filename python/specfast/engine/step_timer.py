@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specfast.drafters.base import DeviceDrafts, DraftBatch, DraftSlots, PlainDecoding
+from specfast.engine.captured_round import LaunchedRound
 from specfast.engine.pool import PagedKvPool, PageTable
 from specfast.engine.requests import Request
 from specfast.engine.sps_setting import WayOfRounds, sps_setting
@@ -17,7 +18,7 @@ from specfast.engine.state_adapter import StateAdapter
 from specfast.engine.state_pool import StatePool
 from specfast.engine.target import Target
 from specfast.engine.verifier import Verifier
-from specfast.engine.verify_graphs import LaunchedRound, VerifyGraphs
+from specfast.engine.verify_graphs import VerifyGraphs
 from specfast.engine.verify_tiers import VerifyTiers
 from specfast.planner import CaptureSlots
 from specfast.sampling_params import SamplingParams

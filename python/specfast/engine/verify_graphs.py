@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from specfast.drafters.base import DeviceDrafter, DraftBatch, Drafter
 from specfast.drafters.taps import TapRecorder
+from specfast.engine.captured_round import CapturedRound
 from specfast.engine.pool import PagedKvPool, PageTable
 from specfast.engine.requests import Request
 from specfast.engine.round_form import RoundForm, why_eager
@@ -31,75 +27,6 @@ from specfast.planner import PlannerMode, SpsSetting
 from specfast.sampling import Proposal
 
 _logger = logging.getLogger(__name__)
-
-# A round's record is read at the latest after the next round was launched.
-_RECORDS_IN_FLIGHT = 2
-
-
-class CapturedRound:
-    """A round at a tier, its graph (None: it runs kernel by kernel), its records on the host."""
-
-    def __init__(self, round_: TierRound, graph: torch.cuda.CUDAGraph | None, on_gpu: bool) -> None:
-        self.round = round_
-        self._graph = graph
-        self._on_gpu = on_gpu
-        self._on_host = [
-            torch.empty(round_.packed.shape, dtype=torch.int32, pin_memory=on_gpu)
-            for _ in range(_RECORDS_IN_FLIGHT)
-        ]
-        self._num_launches = 0
-
-    def replay(self) -> None:
-        """Run the round; its record stays on the device."""
-        if self._graph is None:
-            self.round.run()
-        else:
-            self._graph.replay()
-
-    def launch(self) -> LaunchedRound:
-        """Run the round, and start the copy of its record."""
-        on_host = self._on_host[self._num_launches % _RECORDS_IN_FLIGHT]
-        self._num_launches += 1
-        self.replay()
-        on_host.copy_(self.round.packed, non_blocking=True)
-        event = None
-        if self._on_gpu:
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record()
-        return LaunchedRound(self.round, on_host, event)
-
-
-@dataclass(frozen=True)
-class LaunchedRound:
-    """A round that is under way; its record can be read until the next but one is launched."""
-
-    round: TierRound
-    on_host: Tensor
-    event: torch.cuda.Event | None
-
-    def read(self) -> VerifiedRound:
-        """Wait for the round to end; all slots of its tier."""
-        if self.event is not None:
-            self.event.synchronize()
-        return self.round.unpack(self.on_host)
-
-
-@cache
-def _capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """One for all captures: cuBLAS keeps a workspace for each stream that it has seen, for good."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Without Python's collector: a graph of another engine must not end during a capture."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class VerifyGraphs:
@@ -292,24 +219,9 @@ class VerifyGraphs:
             proposal = None
             if form.proposal is not None:
                 proposal = self._proposals[form.proposal, tier.num_requests].proposal
-            rounds[tier] = self._capture(TierRound(self._place, tier, form, inputs, proposal))
+            round_ = TierRound(self._place, tier, form, inputs, proposal)
+            if self._captures:
+                rounds[tier] = CapturedRound.capture(round_, self.device, self._memory_pool)
+            else:
+                rounds[tier] = CapturedRound(round_, None, self._on_gpu)
         self._rounds[form] = rounds
-
-    def _capture(self, round_: TierRound) -> CapturedRound:
-        if not self._captures:
-            return CapturedRound(round_, None, self._on_gpu)
-        # With padded slots alone a run touches no request. The first ones load kernels. Rounds of
-        # other forms, one in flight perhaps, share the inputs.
-        before = round_.inputs.snapshot()
-        round_.inputs.clear()
-        stream = _capture_stream(self.device)
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                round_.run()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory_pool, stream=stream), _no_collection():
-            round_.run()
-        round_.inputs.restore(before)
-        return CapturedRound(round_, graph, self._on_gpu)
