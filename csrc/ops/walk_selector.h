@@ -3,10 +3,8 @@
 #include "core/argmax_key.h"
 #include "core/lane_sums.h"
 #include "core/request_sampling.h"
+#include "core/row_stage.h"
 #include "core/team.h"
-#if defined(__CUDACC__)
-#include "core/shared_copy.cuh"
-#endif
 
 struct CUstream_st;
 
@@ -137,7 +135,8 @@ struct SelectorWalk {
     if (anchor < 0) return write_padded(team);
     bool has_first = anchor < p.vocab_size;
     if (team.rank() == 0) {
-      stage(0, row(p.predecessor, static_cast<int32_t>(has_first ? anchor : 0)), first, p.rank);
+      RowStage::stage(0, row(p.predecessor, static_cast<int32_t>(has_first ? anchor : 0)), first,
+                      p.rank);
     }
     load_keys(team);
     bool bad = load(team, p.candidates.value(id_of_mine), unary_of_mine);
@@ -153,7 +152,7 @@ struct SelectorWalk {
 
     const W* previous = has_first ? first : nullptr;
     for (int32_t slot = 0; slot < p.num_slots; ++slot) {
-      wait_for_copies(slot);
+      RowStage::wait(slot);
       uint64_t* now = ranks + slot % 2 * kMaxCandidates;
       score(team, slot, previous, now);
       team.sync_part();  // the scores are written; the ranks of two slots ago have been read
@@ -220,9 +219,9 @@ struct SelectorWalk {
       if (!stages) continue;
       int32_t slot = i / p.num_candidates;
       int32_t token = max_of(ids[i], 0);
-      stage(slot, row(p.successor, token), after + i * p.rank, p.rank);
+      RowStage::stage(slot, row(p.successor, token), after + i * p.rank, p.rank);
       if (slot + 1 < p.num_slots) {
-        stage(slot, row(p.predecessor, token), before + i * p.rank, p.rank);
+        RowStage::stage(slot, row(p.predecessor, token), before + i * p.rank, p.rank);
       }
     }
     return bad;
@@ -236,39 +235,24 @@ struct SelectorWalk {
     const float* from = p.keys + static_cast<int64_t>(b) * p.num_slots * p.rank;
     if (has_aligned_keys()) {
       for (int32_t slot = team.rank(); slot < p.num_slots; slot += team.size()) {
-        stage(slot, from + slot * p.rank, keys + slot * p.rank, p.rank);
+        RowStage::stage(slot, from + slot * p.rank, keys + slot * p.rank, p.rank);
       }
     } else {
       for (int32_t i = team.rank(); i < p.num_slots * p.rank; i += team.size()) keys[i] = from[i];
     }
   }
 
-  // Rows come into scratch in pieces of sixteen bytes. On a device each slot waits for its own.
+  // Each slot waits for a batch of its own.
   template <class Team>
-  SPECFAST_HD void begin_copies([[maybe_unused]] const Team& team) const {
-#if defined(__CUDA_ARCH__)
+  SPECFAST_HD void begin_copies(const Team& team) const {
     for (int32_t slot = team.rank(); slot < p.num_slots; slot += team.size()) {
       int32_t rows = slot == 0 ? 1 : 0;
       if (stages) rows += p.num_candidates * (slot + 1 < p.num_slots ? 2 : 1);
       int32_t bytes = rows * p.rank * static_cast<int32_t>(sizeof(W));
       if (has_aligned_keys()) bytes += p.rank * static_cast<int32_t>(sizeof(float));
-      BlockCopy::begin(slot, bytes);
+      RowStage::begin(slot, bytes);
     }
-    __syncthreads();  // what counts the copies is there
-#endif
-  }
-  template <class V>
-  SPECFAST_HD void stage([[maybe_unused]] int32_t slot, const V* from, V* to, int32_t count) const {
-#if defined(__CUDA_ARCH__)
-    BlockCopy::start(slot, to, from, count * static_cast<int32_t>(sizeof(V)));
-#else
-    for (int32_t k = 0; k < count; ++k) to[k] = from[k];
-#endif
-  }
-  SPECFAST_HD void wait_for_copies([[maybe_unused]] int32_t slot) const {
-#if defined(__CUDA_ARCH__)
-    BlockCopy::wait(slot);
-#endif
+    RowStage::all_begun();
   }
 
   template <class Team>
