@@ -1,8 +1,9 @@
 #pragma once
 
+#include "core/factor_tiles.cuh"
+#include "core/lane_logits.cuh"
 #include "core/low_rank_bias.cuh"
-#include "core/row_vector.cuh"
-#include "core/tensor_core.cuh"
+#include "core/warp_ring.cuh"
 
 namespace specfast {
 
@@ -26,8 +27,8 @@ class TensorCoreBias {
   template <class Arena>
   SPECFAST_HD void place(Arena& arena, int32_t rank) {
     any_chunks_ = rank / 32;
-    factors_ = arena.template scratch<uint4>(chunks() * kRowTiles * 64);
-    if (kStreams) ring_ = arena.template scratch<uint4>(kWarps * kStages * kUnitWords);
+    factors_.place(arena, chunks());
+    if (kStreams) ring_.place(arena);
   }
   template <class Arena>
   SPECFAST_HD void place_cache(Arena& arena, int units) {
@@ -36,31 +37,15 @@ class TensorCoreBias {
   }
 
   // By all threads, before the first `embed`: what rows have that there are not.
-  __device__ void clear_embeddings() {
-    for (int i = threadIdx.x; i < chunks() * kRowTiles * 64; i += blockDim.x) factors_[i] = {};
-  }
+  __device__ void clear_embeddings() { factors_.clear(chunks()); }
   // By a warp; a row without a token before it has no embedding.
   __device__ void embed(int row, const BFloat16* embedding) {
-#pragma unroll 4
-    for (int i = lane(); i < 16 * chunks(); i += 32) {
-      uint32_t* target = factor_word(factors_, row, i);
-      if (embedding != nullptr) {
-        copy_word_to_shared(target, reinterpret_cast<const uint32_t*>(embedding) + i);
-      } else {
-        *target = 0;
-      }
-    }
+    factors_.fill(row, embedding, chunks());
   }
   // Before the barrier behind which embeddings are read.
   __device__ void finish_embed() { wait_for_copies(); }
-
-  struct Embeddings {
-    uint4* factors;
-    __device__ void put(int row, int k, BFloat16 value) const {
-      reinterpret_cast<BFloat16*>(factor_word(factors, row, k / 2))[k % 2] = value;
-    }
-  };
-  __device__ Embeddings embeddings() const { return {factors_}; }
+  // Where a row's embedding can be written one number after the other.
+  __device__ FactorTiles<kRowTiles> embeddings() const { return factors_; }
 
   // Of all steps the same.
   __device__ void divide(const Step& in) {
@@ -69,13 +54,7 @@ class TensorCoreBias {
     first_unit_ = ceil_div(columns.begin, kUnitColumns) + warp();
     my_units_ = max_of(ceil_div(end - first_unit_, kWarps), 0);
     here_ = of_lane(in.rows);
-    if constexpr (kStreams) {
-      if (lane() == 0) {
-        for (int stage = 0; stage < kStages; ++stage) init_counter(arrivals(stage), 1);
-        fence_counters();
-      }
-      __syncwarp();
-    }
+    if constexpr (kStreams) ring_.init();
   }
 
   // Asks for the first weights of a step, which wait for no token: into shared memory or into L2.
@@ -93,8 +72,7 @@ class TensorCoreBias {
     }
   }
 
-  // Loads the first weights of a step and, where there are registers for it, the logits that they
-  // go with.
+  // Loads the first weights of a step into registers, unless they are streamed.
   __device__ __forceinline__ void begin(const Step& in) {
     if constexpr (!kStreams) {
       int32_t items = my_units_ * items_per_unit();
@@ -127,7 +105,8 @@ class TensorCoreBias {
 
  private:
   static constexpr int kIds = 2 * kTiles;  // neighbouring columns of one lane
-  static constexpr int kWords = kIds * sizeof(T) / 4;
+  using Logits = LaneLogits<T, kIds>;
+  using Words = typename Logits::Words;
   static constexpr int kLaneRows = 2 * kRowTiles;
   static constexpr bool kLogitsWithWeights = kRowTiles == 1;
   // Of each warp: what L2 is asked for before it is loaded, and what it is asked to keep from step
@@ -144,10 +123,6 @@ class TensorCoreBias {
   static constexpr int kStages = 2;
   static constexpr int kUnitWords = kUnitColumns * kRank / 8;  // of sixteen bytes
 
-  // What one row has in the columns of a lane.
-  struct Words {
-    uint32_t at[kWords];
-  };
   struct Item {
     uint4 words[kChunks][kTiles];
     Words before[kLogitsWithWeights ? kLaneRows : 1];
@@ -159,16 +134,6 @@ class TensorCoreBias {
   __device__ int items_per_unit() const { return kRank > 0 ? kItems : ceil_div(chunks(), kChunks); }
   __device__ bool has_chunk(int chunk) const { return kRank > 0 || chunk < chunks(); }
 
-  // Embeddings lie as tensor cores take them: sixteen bytes of a lane for each 16 rows and each
-  // half of a chunk. Number i of the words of a row.
-  __device__ static uint32_t* factor_word(uint4* factors, int row, int i) {
-    int chunk = i / 16, q = i / 4 % 4, half = i / 2 % 2;
-    uint4* of_lane = factors + ((chunk * 2 + half) * kRowTiles + row / 16) * 32 + row % 8 * 4 + q;
-    return reinterpret_cast<uint32_t*>(of_lane) + i % 2 * 2 + row / 8 % 2;
-  }
-  __device__ __forceinline__ uint4 factors(int chunk, int half, int m) const {
-    return factors_[((chunk * 2 + half) * kRowTiles + m) * 32 + lane()];
-  }
   __device__ int32_t first_column(int32_t unit) const {
     return (first_unit_ + unit * kWarps) * kUnitColumns;
   }
@@ -261,28 +226,16 @@ class TensorCoreBias {
       }
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) {
-        uint4 low = factors(chunk + c, 0, m);
-        uint4 high = factors(chunk + c, 1, m);
-#pragma unroll
-        for (int t = 0; t < kTiles; ++t) {
-          multiply_add_16x8x16(sums_[m][t], low, weights.words[c][t].x, weights.words[c][t].y);
-        }
-#pragma unroll
-        for (int t = 0; t < kTiles; ++t) {
-          multiply_add_16x8x16(sums_[m][t], high, weights.words[c][t].z, weights.words[c][t].w);
-        }
+        multiply_chunk(m, factors_.of_lane(chunk + c, 0, m), factors_.of_lane(chunk + c, 1, m),
+                       weights.words[c]);
       }
     }
     if (chunk + kChunks >= chunks()) finish_unit(in, unit, maxima);
   }
 
-  __device__ static uint64_t* arrivals(int stage) {
-    __shared__ uint64_t counters[kWarps][kStages];
-    return &counters[warp()][stage];
-  }
   __device__ uint4* place_of(int32_t unit, int stage) const {
     if (is_cached(unit)) return cached(unit, 0) - lane();
-    return ring_ + (warp() * kStages + stage) * kUnitWords;
+    return ring_.at(stage);
   }
   __device__ bool is_fetched(const Step& in, int32_t unit) const {
     return unit < my_units_ && (in.is_first || !is_cached(unit));
@@ -292,9 +245,8 @@ class TensorCoreBias {
     if (lane() != 0 || !is_fetched(in, unit)) return;
     int32_t column = first_column(unit);
     int bytes = min_of(kUnitColumns, in.vocab_size - column) * kRank * 2;
-    expect_bytes(arrivals(stage), bytes);
-    copy_to_shared(place_of(unit, stage), in.w2 + static_cast<int64_t>(column) * kRank, bytes,
-                   arrivals(stage), l2_policy(in, unit));
+    ring_.start(stage, place_of(unit, stage), in.w2 + static_cast<int64_t>(column) * kRank, bytes,
+                l2_policy(in, unit));
   }
 
   __device__ __forceinline__ void add_streamed(const Step& in, Maxima& maxima) {
@@ -302,7 +254,7 @@ class TensorCoreBias {
 #pragma unroll
     for (int c = 0; c < kFixedChunks; ++c) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) held[c][half] = factors(c, half, 0);
+      for (int half = 0; half < 2; ++half) held[c][half] = factors_.of_lane(c, half, 0);
     }
     SPECFAST_NO_UNROLL
     for (int32_t first = 0; first < my_units_; first += kStages) {
@@ -313,10 +265,7 @@ class TensorCoreBias {
 #pragma unroll
         for (int r = 0; r < kLaneRows; ++r) before_[r] = next_[stage][r];
         if (unit + kStages < my_units_) load_logits(in, unit + kStages, next_[stage]);
-        if (is_fetched(in, unit)) {
-          wait_for_phase(arrivals(stage), phases_ >> stage & 1);
-          phases_ ^= 1 << stage;
-        }
+        if (is_fetched(in, unit)) ring_.wait(stage);
         clear_sums();
         multiply_streamed(place_of(unit, stage), held);
         __syncwarp();
@@ -344,20 +293,23 @@ class TensorCoreBias {
         words[0][t] = swap != 0 ? second : first;
         words[1][t] = swap != 0 ? first : second;
       }
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-#pragma unroll
-        for (int t = 0; t < kTiles; ++t) {
-          multiply_add_16x8x16(sums_[0][t], held[c + i][0], words[i][t].x, words[i][t].y);
-        }
-#pragma unroll
-        for (int t = 0; t < kTiles; ++t) {
-          multiply_add_16x8x16(sums_[0][t], held[c + i][1], words[i][t].z, words[i][t].w);
-        }
-      }
+      multiply_chunk(0, held[c][0], held[c][1], words[0]);
+      multiply_chunk(0, held[c + 1][0], held[c + 1][1], words[1]);
     }
   }
 
+  // Adds the products of 16 rows with a chunk of a unit.
+  __device__ __forceinline__ void multiply_chunk(int m, const uint4& low, const uint4& high,
+                                                 const uint4 (&words)[kTiles]) {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      multiply_add_16x8x16(sums_[m][t], low, words[t].x, words[t].y);
+    }
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      multiply_add_16x8x16(sums_[m][t], high, words[t].z, words[t].w);
+    }
+  }
   __device__ __forceinline__ void clear_sums() {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
@@ -382,65 +334,16 @@ class TensorCoreBias {
     if (is_whole(in, unit)) {
 #pragma unroll
       for (int r = 0; r < kLaneRows; ++r) {
-        if ((here_ >> r & 1) != 0) out[r] = load_words(logits + 8 * r * in.row_stride);
+        if ((here_ >> r & 1) != 0) out[r] = Logits::load_words(logits + 8 * r * in.row_stride);
       }
       return;
     }
 #pragma unroll
     for (int r = 0; r < kLaneRows; ++r) {
       if ((here_ >> r & 1) == 0) continue;
-      out[r] = load_one_by_one(logits + 8 * r * in.row_stride, in.vocab_size - ids);
+      out[r] = Logits::load_one_by_one(logits + 8 * r * in.row_stride, in.vocab_size - ids);
     }
   }
-  // Past the L1 cache, where nothing of what this launch writes may linger.
-  __device__ __forceinline__ static Words load_words(const T* logits) {
-    Words out;
-    if constexpr (kWords % 4 == 0) {
-#pragma unroll
-      for (int i = 0; i < kWords; i += 4) {
-        uint4 words = __ldcg(reinterpret_cast<const uint4*>(logits) + i / 4);
-        out.at[i] = words.x;
-        out.at[i + 1] = words.y;
-        out.at[i + 2] = words.z;
-        out.at[i + 3] = words.w;
-      }
-    } else {
-      uint2 words = __ldcg(reinterpret_cast<const uint2*>(logits));
-      out.at[0] = words.x;
-      out.at[1] = words.y;
-    }
-    return out;
-  }
-  __device__ static T get(const Words& words, int i) {
-    if constexpr (sizeof(T) == 4) {
-      return __uint_as_float(words.at[i]);
-    } else {
-      return {static_cast<uint16_t>(words.at[i / 2] >> (16 * (i % 2)))};
-    }
-  }
-  __device__ static void set(Words& words, int i, T value) {
-    if constexpr (sizeof(T) == 4) {
-      words.at[i] = __float_as_uint(value);
-    } else {
-      uint32_t keep = words.at[i / 2] & (i % 2 == 0 ? 0xffff0000u : 0xffffu);
-      words.at[i / 2] = keep | static_cast<uint32_t>(value.bits) << (16 * (i % 2));
-    }
-  }
-  __device__ __noinline__ static Words load_one_by_one(const T* logits, int32_t count) {
-    Words out{};
-#pragma unroll
-    for (int i = 0; i < kIds; ++i) {
-      if (i < count) set(out, i, logits[i]);
-    }
-    return out;
-  }
-  __device__ __noinline__ static void store_one_by_one(T* logits, int32_t count, Words words) {
-#pragma unroll
-    for (int i = 0; i < kIds; ++i) {
-      if (i < count) logits[i] = get(words, i);
-    }
-  }
-
   __device__ __forceinline__ void finish_unit(const Step& in, int32_t unit, Maxima& maxima) {
     int32_t ids = first_id(unit);
     T* logits = in.logits + lane() / 4 * in.row_stride + ids;
@@ -454,90 +357,17 @@ class TensorCoreBias {
 #pragma unroll
       for (int i = 0; i < kIds; i += 2) {
         const float* sums = &sums_[r / 2][i / 2][2 * (r % 2)];
-        add_pair(words, i, biased ? sums[0] : 0.0f, biased ? sums[1] : 0.0f);
+        Logits::add_pair(words, i, biased ? sums[0] : 0.0f, biased ? sums[1] : 0.0f);
       }
-      if (!whole) words = without_padding(words, in.vocab_size - ids);
-      float largest = largest_of(words);
-      if (here && largest != largest) {
+      if (!whole) words = Logits::without_padding(words, in.vocab_size - ids);
+      if (Logits::take(words, ids, here, best_[r])) {
         atomicOr(&maxima.nan_rows, 1ull << (8 * r + lane() / 4));
-        Numbers numbers = numbers_of(words);
-        words = numbers.words;
-        best_[r].take(numbers.largest, ids + numbers.at);
-      } else if (largest > best_[r].value) {
-        best_[r] = {largest, ids + first_equal(words, largest)};
       }
       bool stores = here && biased;
       T* row = logits + 8 * r * in.row_stride;
-      if (stores && whole) store_words(row, words);
-      if (stores && !whole) store_one_by_one(row, in.vocab_size - ids, words);
+      if (stores && whole) Logits::store_words(row, words);
+      if (stores && !whole) Logits::store_one_by_one(row, in.vocab_size - ids, words);
     }
-  }
-
-  // Adds to columns i and i + 1 and rounds; a sum that is no number is some NaN.
-  __device__ __forceinline__ static void add_pair(Words& words, int i, float first, float second) {
-    if constexpr (sizeof(T) == 4) {
-      words.at[i] = __float_as_uint(__uint_as_float(words.at[i]) + first);
-      words.at[i + 1] = __float_as_uint(__uint_as_float(words.at[i + 1]) + second);
-    } else {
-      uint32_t word = words.at[i / 2];
-      words.at[i / 2] = rounded_pair(__uint_as_float(word << 16) + first,
-                                     __uint_as_float(word & 0xffff0000u) + second);
-    }
-  }
-  __device__ __forceinline__ static void store_words(T* logits, const Words& words) {
-    if constexpr (kWords % 4 == 0) {
-#pragma unroll
-      for (int i = 0; i < kWords; i += 4)
-        reinterpret_cast<uint4*>(logits)[i / 4] = vector(words, i);
-    } else {
-      *reinterpret_cast<uint2*>(logits) = {words.at[0], words.at[1]};
-    }
-  }
-
-  // Words i to i + 3; where there are two, both twice.
-  __device__ __forceinline__ static uint4 vector(const Words& words, int i) {
-    if constexpr (kWords == 2) return {words.at[0], words.at[1], words.at[0], words.at[1]};
-    return {words.at[i], words.at[i + 1], words.at[i + 2], words.at[i + 3]};
-  }
-  __device__ __forceinline__ static float largest_of(const Words& words) {
-    float largest = RowVector<T>::max_nan(vector(words, 0));
-    if constexpr (kWords > 4) {
-      float other = RowVector<T>::max_nan(vector(words, 4));
-      largest = other > largest || other != other ? other : largest;
-    }
-    return largest;
-  }
-  __device__ __forceinline__ static int first_equal(const Words& words, float value) {
-    if constexpr (kWords > 4) {
-      if (RowVector<T>::max_nan(vector(words, 0)) < value) {
-        return 4 + RowVector<T>::first_equal(vector(words, 4), value);
-      }
-    }
-    return RowVector<T>::first_equal(vector(words, 0), value);
-  }
-
-  // What is rare.
-  __device__ __noinline__ static Words without_padding(Words words, int32_t count) {
-#pragma unroll
-    for (int i = 0; i < kIds; ++i) {
-      if (i >= count) set(words, i, rounded_to<T>(-INFINITY));
-    }
-    return words;
-  }
-  struct Numbers {
-    Words words;  // NaN in its one form
-    float largest;
-    int32_t at;
-  };
-  __device__ __noinline__ static Numbers numbers_of(Words words) {
-    ThreadBest best;
-#pragma unroll
-    for (int i = 0; i < kIds; ++i) {
-      float value = to_float(get(words, i));
-      best.take(value, i);
-      if (value != value) set(words, i, rounded_to<T>(value));
-    }
-    return {words, best.value, best.id};
   }
 
   __device__ __forceinline__ void report(Maxima& maxima) {
@@ -551,16 +381,15 @@ class TensorCoreBias {
     }
   }
 
-  uint4* factors_ = nullptr;  // scratch [chunks, 2, kRowTiles, 32]
-  uint4* cache_ = nullptr;    // scratch [cached_units, chunks, kTiles, 32]
+  FactorTiles<kRowTiles> factors_;
+  WarpRing<kWarps, kStages, kUnitWords> ring_;  // if streamed
+  uint4* cache_ = nullptr;                      // scratch [cached_units, chunks, kTiles, 32]
   int cached_units_ = 0;
   int any_chunks_ = 0;  // of 32 factors
   int32_t first_unit_ = 0;
   int32_t my_units_ = 0;
   uint32_t here_ = 0;               // rows of this lane that are not padded
   uint32_t biased_ = 0;             // those after a token that has an embedding
-  uint4* ring_ = nullptr;           // scratch [kWarps, kStages, kUnitWords] if streamed
-  int phases_ = 0;                  // bit i: of stage i
   Item even_, odd_;                 // weights under way, if not streamed
   Words next_[kStages][kLaneRows];  // logits under way, if streamed
   float sums_[kRowTiles][kTiles][4];

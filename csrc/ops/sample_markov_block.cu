@@ -1,9 +1,8 @@
 // One cooperative launch for a whole block, whose CTAs meet once per step: every CTA adds the bias
-// to its columns of all rows and tells their maxima, which are the tokens of greedy rows. A few
-// rows that are sampled without filters are drawn by all CTAs, each of which looks at its own
-// columns; other sampled rows are read again, by a cluster each, between two barriers. A step reads
-// w2 (2 r V bytes, of which a part stays in shared memory), and reads and writes a row of logits
-// per request. The first weights of the next step are on their way while CTAs wait for each other.
+// to its columns of all rows and tells their maxima, the tokens of greedy rows. A few rows sampled
+// without filters are drawn by all CTAs, each looking at its own columns; other sampled rows are
+// read again, by a cluster each, between two barriers. A step reads w2 (2 r V bytes, a part of
+// which stays in shared memory), and reads and writes a row of logits per request.
 //
 // What a gated or recurrent head makes of an embedding every CTA makes for itself, so that nobody
 // waits for it: 2 r^2 or 12 r^2 bytes from L2 per row, step and CTA.
@@ -12,8 +11,8 @@
 #include "core/grid_barrier.cuh"
 #include "core/launch.cuh"
 #include "core/low_rank_bias.cuh"
-#include "core/posted_words.cuh"
-#include "core/row_share.cuh"
+#include "core/mixed_rows.cuh"
+#include "core/spread_draw.cuh"
 #include "core/tensor_core_bias.cuh"
 #include "ops/sample_markov_block.h"
 
@@ -27,115 +26,16 @@ struct MarkovPlan {
   int cached_units_unsampled;  // of w2, where no cluster samples a row
 };
 
+// Of the workspace, before the keys.
+constexpr int kBarrierWords = 8;
+static_assert(kBarrierWords + PostedKeys::kWords == kMarkovWorkspaceWords);
+static_assert(SharedKeys::kWords <= PostedKeys::kWords);
+static_assert(PostedKeys::kMostRows == kFewMarkovRows && SharedKeys::kMostRows == kMaxMarkovRows);
+
 // Requests [first, first + count) of one launch.
 struct RequestGroup {
   int first;
   int count;
-};
-
-// The maxima of the rows, for one step after the other: words of step t are cleared a step before
-// it, when all have read those of step t - 3. A barrier lies between `tell` and `largest`.
-class SharedKeys {
- public:
-  __device__ explicit SharedKeys(uint64_t* workspace) : keys_(workspace + 8) {}
-
-  __device__ void prepare(int step) {
-    if (blockIdx.x == 0) clear(step + 1);
-  }
-  __device__ void tell(int step, int row, uint64_t key, bool has_nan) {
-    if (key != 0) atomicMax(reinterpret_cast<unsigned long long*>(at(step) + row), key);
-    if (has_nan) at(step)[kMaxMarkovRows + row] = 1;
-  }
-  __device__ KeyFlag largest(int step, int row) {
-    return {__ldcg(at(step) + row), __ldcg(at(step) + kMaxMarkovRows + row) != 0};
-  }
-  __device__ void clear_all(int) {
-    for (int turn = 0; turn < kTurns; ++turn) clear(turn);
-  }
-
- private:
-  static constexpr int kTurns = 3;
-  static_assert(8 + kTurns * 2 * kMaxMarkovRows <= kMarkovWorkspaceWords);
-  __device__ void clear(int step) {
-    for (int i = threadIdx.x; i < 2 * kMaxMarkovRows; i += blockDim.x) at(step)[i] = 0;
-  }
-  __device__ unsigned long long* at(int step) {
-    return reinterpret_cast<unsigned long long*>(keys_) + step % kTurns * 2 * kMaxMarkovRows;
-  }
-  uint64_t* keys_;
-};
-
-// What CTAs tell each other about few rows.
-struct PostedKeys {
-  PostedWords maxima;  // bit 0: a NaN
-  PostedWords masses;
-  uint64_t* drawn;  // [kFewMarkovRows] pairs: a column, and the number of its step
-
-  static constexpr int kFirst = 8;
-  static_assert(kFirst + 2 * PostedWords::kWords + 2 * kFewMarkovRows == kMarkovWorkspaceWords);
-  static_assert(PostedWords::kMostRows == kFewMarkovRows);
-
-  __device__ explicit PostedKeys(uint64_t* workspace)
-      : maxima(workspace + kFirst),
-        masses(workspace + kFirst + PostedWords::kWords),
-        drawn(workspace + kFirst + 2 * PostedWords::kWords) {}
-
-  __device__ void tell(int step, int row, uint64_t key, bool has_nan) {
-    maxima.post(step, row, key | (has_nan ? 1u : 0u));
-  }
-  // By a warp.
-  __device__ KeyFlag largest(int step, int row) {
-    uint64_t words[PostedWords::kOfLane];
-    maxima.collect(step, row, words);
-    uint64_t key = 0;
-    bool flag = false;
-#pragma unroll
-    for (uint64_t word : words) {
-      flag |= (word & 1) != 0;
-      key = max_of(key, word & ~uint64_t{1});
-    }
-    uint32_t high = __reduce_max_sync(~0u, static_cast<uint32_t>(key >> 32));
-    uint32_t low = static_cast<uint32_t>(key >> 32) == high ? static_cast<uint32_t>(key) : 0;
-    low = __reduce_max_sync(~0u, low);
-    return {static_cast<uint64_t>(high) << 32 | low, __any_sync(~0u, flag) != 0};
-  }
-  // By one thread of the CTA that has drawn, and by one of each.
-  __device__ void tell_drawn(int step, int row, int32_t column) {
-    store_pair(drawn + 2 * row, column, step + 1);
-  }
-  __device__ int32_t drawn_column(int step, int row) {
-    uint64_t column, number;
-    do {
-      load_pair(drawn + 2 * row, column, number);
-    } while (number != static_cast<uint64_t>(step + 1));
-    return static_cast<int32_t>(column);
-  }
-  __device__ void clear_all(int rows) {
-    maxima.clear(rows);
-    masses.clear(rows);
-    if (static_cast<int>(threadIdx.x) < rows) store_pair(drawn + 2 * threadIdx.x, 0, 0);
-  }
-};
-
-// The embeddings of a step under a gated or recurrent head, a row after the other by the whole CTA.
-template <class W, class Embeddings>
-struct MixedRows {
-  const MarkovBlockParams& p;
-  MarkovMixer<W> mixer;
-  Embeddings embeddings;
-  const int64_t* previous;
-  uint64_t rows;       // bit b: row b has an embedding
-  int64_t first_step;  // of row 0, over all requests
-
-  template <class Team>
-  __device__ void run(Team& team) {
-    for (uint64_t left = rows; left != 0; left &= left - 1) {
-      int b = __ffsll(static_cast<long long>(left)) - 1;
-      const W* embedding = static_cast<const W*>(p.w1) + previous[b] * p.rank;
-      mixer.mix(team, b, embedding, first_step + int64_t{b} * p.num_steps,
-                [&](int32_t k, W value) { embeddings.put(b, k, value); });
-    }
-  }
 };
 
 template <class T, class Bias>
@@ -151,7 +51,7 @@ class MarkovCta {
         group_(group),
         row_(p.vocab_size, plan.groups_to_keep),
         barrier_(reinterpret_cast<uint32_t*>(p.workspace)),
-        keys_(p.workspace) {
+        keys_(p.workspace + kBarrierWords) {
     team_.arrive();
     bias_.place(team_, p.rank);
     if constexpr (kMixes) {
@@ -285,9 +185,10 @@ class MarkovCta {
   __device__ void embed_mixed(int step) {
     __syncthreads();  // which rows have a token before them is known
     using Mixed = MixedRows<W, decltype(bias_.embeddings())>;
-    out_of_line_with_copy(Mixed{p_, mixer_, bias_.embeddings(), previous(), rows().biased,
-                                int64_t{group_.first} * p_.num_steps + step},
-                          team_, [](auto& mixed, auto& team) { mixed.run(team); });
+    out_of_line_with_copy(
+        Mixed{mixer_, bias_.embeddings(), static_cast<const W*>(p_.w1), p_.rank, previous(),
+              rows().biased, int64_t{group_.first} * p_.num_steps + step, p_.num_steps},
+        team_, [](auto& mixed, auto& team) { mixed.run(team); });
   }
 
   __device__ T* logits(int b, int step) const {
@@ -336,9 +237,7 @@ class MarkovCta {
       for (int b = threadIdx.x / 32; b < group_.count; b += Bias::kWarps) {
         if (is_greedy(b)) {
           KeyFlag best = keys_.largest(step, b);
-          if (threadIdx.x % 32 == 0) {
-            take(step, b, MarkovDraw::greedy(best.key, best.flag));
-          }
+          if (threadIdx.x % 32 == 0) take(step, b, MarkovDraw::greedy(best.key, best.flag));
         } else if (is_spread(b)) {
           MarkovDraw draw = draw_spread(step, b);
           if (threadIdx.x % 32 == 0) take(step, b, draw);
@@ -367,28 +266,8 @@ class MarkovCta {
       return MarkovDraw::greedy(best.key, best.flag);
     }
     PlainWeights weights{{argmax_value(best.key), Weights::scale2_of(sampling.scale)}};
-    uint64_t mine = share.mass(weights);
-    uint64_t of_cta = team_.lane_sum(mine);
-    if (threadIdx.x % 32 == 0) keys_.masses.post(step, b, of_cta);
-    uint64_t words[PostedWords::kOfLane];
-    keys_.masses.collect(step, b, words);
-    uint64_t of_lane = 0, of_those_before = 0;
-#pragma unroll
-    for (int i = 0; i < PostedWords::kOfLane; ++i) {
-      int cta = static_cast<int>(threadIdx.x) % 32 * PostedWords::kOfLane + i;
-      of_lane += words[i];
-      if (cta < static_cast<int>(blockIdx.x)) of_those_before += words[i];
-    }
-    uint64_t mass = team_.lane_sum(of_lane);
-    uint64_t before = team_.lane_sum(of_those_before);
-    uint64_t at = scaled_draw(sampling.random.bits(kDraftDraw, step, 0), mass) - before;
-    if (at < of_cta) {
-      Place place = team_.locate_lane(mine, at);
-      if (static_cast<int>(threadIdx.x) % 32 == place.index) {
-        keys_.tell_drawn(step, b, share.find(weights, place.rest));
-      }
-    }
-    int32_t column = keys_.drawn_column(step, b);
+    uint64_t random = sampling.random.bits(kDraftDraw, step, 0);
+    auto [mass, column] = draw_from_shares(team_, keys_, share, weights, step, b, random);
     return MarkovDraw::unfiltered(best.key, best.flag, sampling.scale, mass, column);
   }
   __device__ int32_t status_of_token(int row) const {
