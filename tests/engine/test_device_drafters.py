@@ -99,6 +99,7 @@ RULES = {
     "drawn": [DRAWN] * 4,
     "filtered": [DRAWN, FILTERED, DRAWN, FILTERED],
     "mixed": [GREEDY, FILTERED, DRAWN, DRAWN],
+    "greedy, logprobs": [replace(GREEDY, logprobs="raw")] * 4,
     # Rounds with a penalty run eagerly, those before and after do not.
     "some eager": [DRAWN, replace(GREEDY, presence_penalty=0.3), GREEDY, DRAWN],
 }

@@ -66,6 +66,12 @@ def test_texts_of_drawn_trees_beside_others(rules: str, tmp_path: Path) -> None:
     assert any(one.q is not None for one in device.journal.rounds.values())
 
 
+def test_nothing_is_drawn_for_logprobs(tmp_path: Path) -> None:
+    journal = compare(eagle("safeailab", tmp_path), "greedy, logprobs", drawn=True)
+    assert len(journal.rounds) > 20
+    assert all(one.q is None and one.confidence is not None for one in journal.rounds.values())
+
+
 def coins_of_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "specfast.drafters.device_tree.TreeSampler",

@@ -24,6 +24,8 @@ class RoundForm:
     rule : the greedy rule; a sampled one by temperature alone, or with top-k, top-p, min-p
     logprobs : which log-probabilities are asked for, if any
     proposal : of the host's drafts; they are then tested by p / q, others are target-only
+    is_sampled : a drafter on the device draws, since a request is sampled; log-probabilities alone
+                 ask for a sampled rule as well
     """
 
     drafted: Literal["host", "device"]
@@ -31,6 +33,7 @@ class RoundForm:
     rule: CapturedRule
     logprobs: LogprobsMode | None = None
     proposal: ProposalForm | None = None
+    is_sampled: bool = False
 
     @classmethod
     def of(
@@ -55,7 +58,8 @@ class RoundForm:
         if draft is not None and draft.proposal is not None and rule != "greedy":
             proposal = ProposalForm.of(draft.proposal)
         drafted: Literal["host", "device"] = "host" if draft is not None else "device"
-        return cls(drafted, tree, rule, min(modes, default=None), proposal)
+        is_sampled = draft is None and any(not p.is_greedy for p in params)
+        return cls(drafted, tree, rule, min(modes, default=None), proposal, is_sampled)
 
 
 def why_eager(requests: Sequence[Request], draft: DraftBatch | None) -> str | None:

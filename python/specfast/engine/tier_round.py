@@ -170,7 +170,7 @@ class TierRound:
             prefix_lens=inputs.prefix_lens,
             page_table_rows=inputs.page_table_rows,
             sampling=self._sampling,
-            is_sampled=self._form.rule != "greedy",
+            is_sampled=self._form.is_sampled,
             parents=inputs.parents if self._form.tree else None,
         )
 
