@@ -10,7 +10,6 @@ import argparse
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
 
 import torch
@@ -26,11 +25,13 @@ from specfast.drafters import (
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.loader import DrafterModel
 from specfast.drafters.paged_drafter import PagedDrafter
+from specfast.ops.attention import MAX_ATTENTION_REQUESTS, MAX_ATTENTION_ROWS
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.engine.drafter_shapes import DRAFTERS, random_drafter
 from benchmarks.engine.shapes import SHAPES, random_model
+from benchmarks.options import count, device, output_file, several
 
 # The drafters read no layer of the target, only how many there are.
 NUM_LAYERS = 8
@@ -208,16 +209,24 @@ def _table(steps: list[Step]) -> Table:
 
 
 def _options() -> argparse.Namespace:
-    def numbers(text: str) -> list[int]:
-        return [int(word) for word in text.split(",")]
-
     parser = argparse.ArgumentParser(prog="python -m benchmarks.draft_steps", description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-8b")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--batches", type=numbers, default=[1, 8, 64])
-    parser.add_argument("--context", type=int, default=1024, help="committed rows of a request")
-    parser.add_argument("--num-nodes", type=int, default=60, help="of trees, the anchor included")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--device", type=device, default="cuda" if torch.cuda.is_available() else "cpu"
+    )
+    parser.add_argument(
+        "--batches", type=several(count(1, MAX_ATTENTION_REQUESTS)), default=[1, 8, 64]
+    )
+    parser.add_argument(
+        "--context", type=count(0), default=1024, help="committed rows of a request"
+    )
+    parser.add_argument(
+        "--num-nodes",
+        type=count(2, MAX_ATTENTION_ROWS),
+        default=60,
+        help="of trees, the anchor included",
+    )
+    parser.add_argument("--json", type=output_file)
     parser.add_argument("--commit", default="unknown")
     return parser.parse_args()
 

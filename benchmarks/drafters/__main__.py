@@ -22,8 +22,11 @@ from rich.table import Table
 from specfast.cli import app
 from typer.testing import CliRunner
 
+from benchmarks.options import choice, count, device, input_file, output_file, several
+
 ROOT = Path(__file__).parents[2]
 NUM_PROMPTS = 4
+ALL_FAMILIES = ("eagle", "eagle3", "dflash", "dspark", "dflash2")
 SAMPLED = ("--temperature", "0.8", "--seed", "5")
 
 
@@ -191,15 +194,17 @@ def _print(console: Console, options: argparse.Namespace, all_findings: list[Fin
         table.add_column(what)
     for findings in all_findings:
         figures = findings.figures
-        known = (
-            f"{figures['proposals']}",
-            f"{figures['acceptance_length']:.3f}",
-            f"{figures['draft_ms']:.2f}",
-            f"{figures['verify_accept_ms']:.2f}",
-        )
+        known = ["-"] * 4
+        if figures:
+            known = [
+                f"{figures['proposals']}",
+                f"{figures['acceptance_length']:.3f}",
+                f"{figures['draft_ms']:.2f}",
+                f"{figures['verify_accept_ms']:.2f}",
+            ]
         table.add_row(
             f"{findings.family} {findings.drafts}",
-            *(known if figures else ("-",) * 4),
+            *known,
             *(findings.checks.get(what, "-") for what in checks),
         )
     console.print(table)
@@ -209,20 +214,22 @@ def _print(console: Console, options: argparse.Namespace, all_findings: list[Fin
     )
 
 
-def _options() -> argparse.Namespace:
-    def families(text: str) -> list[str]:
-        return text.split(",")
+def _model(text: str) -> Path:
+    """With sizes, which its drafters take."""
+    return input_file(str(Path(text) / "config.json")).parent
 
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.drafters", description=__doc__)
-    parser.add_argument("--model", type=Path, required=True, help="directory of the target")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--model", type=_model, required=True, help="directory of the target")
+    parser.add_argument("--device", type=device, default="cpu")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="bf16")
-    parser.add_argument("--prompts", type=Path, default=ROOT / "benchmarks/prompts.jsonl")
-    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--prompts", type=input_file, default=ROOT / "benchmarks/prompts.jsonl")
+    parser.add_argument("--tokens", type=count(), default=32)
     parser.add_argument(
-        "--families", type=families, default=["eagle", "eagle3", "dflash", "dspark", "dflash2"]
+        "--families", type=several(choice(*ALL_FAMILIES)), default=list(ALL_FAMILIES)
     )
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=output_file)
     parser.add_argument("--commit", default="unknown")
     return parser.parse_args()
 

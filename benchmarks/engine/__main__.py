@@ -6,7 +6,6 @@ import argparse
 import json
 import subprocess
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from benchmarks.engine.measure import PAGE_SIZE, Setting, measure, release_memor
 from benchmarks.engine.prescribed import expected_length
 from benchmarks.engine.shapes import SHAPES, random_model
 from benchmarks.engine.tables import COLUMNS, cells, console_table
+from benchmarks.options import count, device, number, output_file, several
 
 # Drafter, batch and context, what matters most first: time may run out.
 DEFAULT_POINTS = (
@@ -129,36 +129,34 @@ def _points(text: str) -> list[Point]:
         batch, _, context = sizes.partition("x")
         if drafter not in ("", "table", "poor", *DRAFTERS):
             raise argparse.ArgumentTypeError(f"no drafter {drafter}")
-        points.append((drafter or "table", int(batch), int(context)))
+        points.append((drafter or "table", count()(batch), count()(context)))
     return points
 
 
 def _options() -> argparse.Namespace:
-    def numbers(text: str) -> list[int]:
-        return [int(word) for word in text.split(",")]
-
-    def shares(text: str) -> list[float]:
-        return [float(word) for word in text.split(",")]
-
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-8b")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--device", type=device, default="cuda" if torch.cuda.is_available() else "cpu"
+    )
     parser.add_argument(
         "--points", type=_points, default=_points(DEFAULT_POINTS),
         metavar="[DRAFTER:]BxCONTEXT,...",
         help="batches and tokens of context; the drafter is table, poor, " + ", ".join(DRAFTERS),
     )  # fmt: skip
-    parser.add_argument("--output", type=numbers, default=[256, 16], help="tokens per request")
-    parser.add_argument("--seconds", type=float, help="begin no point that would end later")
+    parser.add_argument(
+        "--output", type=several(count()), default=[256, 16], help="tokens per request"
+    )
+    parser.add_argument("--seconds", type=number(0), help="begin no point that would end later")
     parser.add_argument(
         "--acceptance",
-        type=shares,
+        type=several(number(0, 1)),
         default=[0.8, 0.75, 0.7, 0.7, 0.65, 0.65, 0.6],
         help="of each draft, given those before it",
     )
-    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--temperature", type=number(0), default=0.0)
     parser.add_argument("--graphs", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=output_file)
     parser.add_argument("--commit", default="unknown")
     return parser.parse_args()
 

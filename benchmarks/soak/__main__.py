@@ -5,22 +5,24 @@ from __future__ import annotations
 import argparse
 import ast
 import gc
+import inspect
 import json
 import secrets
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
+from specfast.engine import Engine
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
 from benchmarks.engine.shapes import SHAPES, random_model
+from benchmarks.options import choice, count, device, number, output_file, several
 from benchmarks.soak.phase import DRAFTERS, Phase
 from benchmarks.soak.texts import Texts
 
@@ -30,6 +32,8 @@ SETTLING_SHARE = 0.5
 # Resident are kernels, too, each from when it is first met.
 GROWTH_BYTES = {"resident_bytes": 512 << 20, "device_bytes": 64 << 20}
 FEWEST_PHASES = 10
+# Of an engine: each phase has its own.
+NOT_GIVEN = ("target", "drafter", "seed", "tiers", "planning")
 
 
 def main() -> int:
@@ -87,7 +91,7 @@ def _phase(
             kind,
             options.seed + number,
             options.graphs,
-            _engine_options(options),
+            dict(options.engine),
         )
         found, counts, failures = phase.conditions, phase.counts, phase.failures
         phase.run(seconds)
@@ -145,7 +149,7 @@ def _report(
             "seed": options.seed,
             "seconds": seconds,
             "of_seconds": options.seconds,
-            "engine": options.engine,
+            "engine": [f"{name}={value!r}" for name, value in options.engine],
         },
         "totals": dict(_totals(phases)),
         "failures": failures,
@@ -153,12 +157,17 @@ def _report(
     }
 
 
-def _engine_options(options: argparse.Namespace) -> dict[str, Any]:
-    given = {}
-    for text in options.engine:
-        name, _, value = text.partition("=")
-        given[name] = ast.literal_eval(value)
-    return given
+def _engine_option(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    known = [name for name in inspect.signature(Engine).parameters if name not in NOT_GIVEN]
+    if name not in known:
+        raise argparse.ArgumentTypeError(f"choose from {', '.join(known)}, got {name!r}")
+    try:
+        return name, ast.literal_eval(value)
+    except (SyntaxError, ValueError):
+        raise argparse.ArgumentTypeError(
+            f"expected a value as in Python for {name}, got {value!r}"
+        ) from None
 
 
 def _memory(device: str) -> dict[str, int]:
@@ -186,43 +195,39 @@ def _growth(memory: list[dict[str, int]]) -> list[str]:
 
 
 def _options() -> argparse.Namespace:
-    def words(*allowed: str) -> Callable[[str], list[str]]:
-        def parsed(text: str) -> list[str]:
-            unknown = set(text.split(",")) - set(allowed)
-            if unknown:
-                raise argparse.ArgumentTypeError(f"choose from {', '.join(allowed)}")
-            return text.split(",")
-
-        return parsed
-
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--phase-seconds", type=float, help="default: 10, on a GPU 15")
-    parser.add_argument("--seed", type=int, default=secrets.randbits(31))
+    parser.add_argument("--seconds", type=number(0), default=60.0)
+    parser.add_argument("--phase-seconds", type=number(0), help="default: 10, on a GPU 15")
+    parser.add_argument("--seed", type=count(0), default=secrets.randbits(31))
     parser.add_argument("--model", help="directory or hub id; absent: random weights")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--device", type=device, default="cpu")
     parser.add_argument(
-        "--dtypes", type=words(*DTYPES), metavar="fp32,bf16", help="default: fp32, on a GPU both"
+        "--dtypes",
+        type=several(choice(*DTYPES)),
+        metavar="fp32,bf16",
+        help="default: fp32, on a GPU both",
     )
-    parser.add_argument("--prompts", type=int, default=12)
-    parser.add_argument("--longest-prompt", type=int, default=120)
-    parser.add_argument("--tokens", type=int, default=48, help="of a text at most")
+    parser.add_argument("--prompts", type=count(), default=12)
+    parser.add_argument("--longest-prompt", type=count(), default=120)
+    parser.add_argument("--tokens", type=count(), default=48, help="of a text at most")
     parser.add_argument(
-        "--drafters", type=words(*DRAFTERS), default=list(DRAFTERS), metavar="KIND,..."
+        "--drafters", type=several(choice(*DRAFTERS)), default=list(DRAFTERS), metavar="KIND,..."
     )
     parser.add_argument(
-        "--engine", action="append", default=[], metavar="NAME=VALUE",
+        "--engine", action="append", type=_engine_option, default=[], metavar="NAME=VALUE",
         help="an argument of Engine, the value as in Python; may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--graphs", type=words("graphs", "padded", "eager"), metavar="WAY,...",
+        "--graphs", type=several(choice("graphs", "padded", "eager")), metavar="WAY,...",
         help="ways to run rounds, one of which each phase draws; default: padded,eager, and on a "
         "GPU graphs, more often than those",
     )  # fmt: skip
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=output_file)
     parser.add_argument("--commit", default="unknown")
     options = parser.parse_args()
+    if options.device == "cpu" and "graphs" in (options.graphs or []):
+        parser.error("argument --graphs: graphs are for --device cuda")
     on_gpu = options.device == "cuda"
     options.phase_seconds = options.phase_seconds or (15.0 if on_gpu else 10.0)
     options.dtypes = options.dtypes or (list(DTYPES) if on_gpu else ["fp32"])
