@@ -104,7 +104,7 @@ def accept_tree(
         Fill ``logprobs``, with a sampled rule: of softmax of the logits as they come, or of the
         distribution that was sampled from.
     out : AcceptRecord, optional
-        Buffers to fill (see ``AcceptRecord.empty``); needed under CUDA Graph capture.
+        Buffers to fill (see ``AcceptRecord.empty``); needed if read after a graph's replay.
     accumulate_status : bool
         OR into ``out.status`` what this op finds, after another op of the round wrote it. Needs
         ``out``.

@@ -81,7 +81,7 @@ def verify_attention(
     block_bidirectional : bool
         Every row of a request sees all its rows: the blocks of drafters. Without ``window_mask``.
     out : like query [R, H, D], optional
-        Written whole; needed under CUDA Graph capture.
+        Written whole; needed if read after a graph's replay.
     workspace : int32 [W], optional
         Scratch of :func:`verify_attention_workspace`, of any size: without it, or with too small a
         one, the keys of a request are shared out among fewer CTAs. Results are the same bits.

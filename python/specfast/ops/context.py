@@ -67,7 +67,7 @@ def inject_context_kv(
     page_table_rows : int32 [B], optional
         Row of each request's pages; absent: b, and T is B.
     status : int32 [B], optional
-        Written; needed under CUDA Graph capture.
+        Written; needed if read after a graph's replay.
     accumulate_status : bool
         OR into ``status`` what this op finds, after another op of the round wrote it.
 

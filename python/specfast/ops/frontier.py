@@ -46,7 +46,7 @@ def expand_frontier(
     d2t : int64 [V], optional
         Target id of draft id i is i + d2t[i]; absent: i.
     out : ExpandedFrontier, optional
-        Buffers to fill (see ``ExpandedFrontier.empty``); needed under CUDA Graph capture.
+        Buffers to fill (see ``ExpandedFrontier.empty``); needed if read after a graph's replay.
 
     Returns
     -------

@@ -94,9 +94,9 @@ def sample_markov_block(
     d2t : int64 [V], optional
         Target id of column i is i + d2t[i]; absent, i.
     out : DraftedBlock, optional
-        Buffers to fill (see ``DraftedBlock.empty``); needed under CUDA Graph capture.
+        Buffers to fill (see ``DraftedBlock.empty``); needed if read after a graph's replay.
     workspace : int64 [18472], optional
-        From :func:`markov_workspace`; on CUDA needed under graph capture.
+        From :func:`markov_workspace`; absent, on CUDA: zeros that every call makes.
 
     Returns
     -------

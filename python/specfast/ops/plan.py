@@ -67,7 +67,7 @@ def schedule_verify_lens(
     epsilon : float
         In [0, 1]; compared as float32.
     out : VerifySchedule, optional
-        Buffers to fill (see ``VerifySchedule.empty``); needed under CUDA Graph capture.
+        Buffers to fill (see ``VerifySchedule.empty``); needed if read after a graph's replay.
 
     Returns
     -------

@@ -47,7 +47,7 @@ def relocate_kv(
     qo_indptr : int32 [B + 1], optional
         First row of each window in a ragged batch. Exactly one of the two is given.
     status : int32 [B], optional
-        Written; needed under CUDA Graph capture.
+        Written; needed if read after a graph's replay.
     accumulate_status : bool
         OR into ``status`` what this op finds, after another op of the round wrote it.
 

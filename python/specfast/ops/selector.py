@@ -50,7 +50,7 @@ def walk_selector(
     prefix_lens : int32 [B]
         Committed KV length at this round. Counts the rounds for the random numbers.
     out : SelectedWalk, optional
-        Buffers to fill (see ``SelectedWalk.empty``); needed under CUDA Graph capture.
+        Buffers to fill (see ``SelectedWalk.empty``); needed if read after a graph's replay.
 
     Returns
     -------

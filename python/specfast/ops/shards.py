@@ -62,7 +62,7 @@ def row_stats(
     verify_lens : int32 [B], optional
         Nodes verified per request. The logits of other rows are not read.
     out : RowStats, optional
-        Buffer to fill (see ``RowStats.empty``); needed under CUDA Graph capture.
+        Buffer to fill (see ``RowStats.empty``); needed if read after a graph's replay.
 
     Returns
     -------
@@ -151,7 +151,7 @@ def merge_row_stats(
     threshold_single, threshold_acc : float
         As in ``accept_target_only``; below 1 not lossless.
     out : MergedRows, optional
-        Buffers to fill (see ``MergedRows.empty``); needed under CUDA Graph capture.
+        Buffers to fill (see ``MergedRows.empty``); needed if read after a graph's replay.
 
     Returns
     -------

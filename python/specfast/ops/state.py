@@ -47,7 +47,7 @@ def commit_state(
     state_slots : int32 | int64 [B]
         Where each request has its state.
     status : int32 [B], optional
-        Written; needed under CUDA Graph capture.
+        Written; needed if read after a graph's replay.
     accumulate_status : bool
         OR into ``status`` what this op finds, after another op of the round wrote it.
 

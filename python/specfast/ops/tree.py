@@ -44,7 +44,7 @@ def select_draft_tokens(
         N, nodes of the tree with its root; N <= 1024 and N - 1 <= C.
     out : int32 [B, N - 1], optional
     status : int32 [B], optional
-        Buffers to fill; needed under CUDA Graph capture.
+        Buffers to fill; needed if read after a graph's replay.
 
     Returns
     -------
@@ -125,7 +125,7 @@ def build_tree(
         Bytes of the mask of mode "full" if ``out`` is absent; at least
         ``N * (prefix_lens.sum() + B * N)`` for all requests to fit.
     out : TreeRecord, optional
-        Buffers to fill (see ``TreeRecord.empty``); needed under CUDA Graph capture.
+        Buffers to fill (see ``TreeRecord.empty``); needed if read after a graph's replay.
 
     Returns
     -------
