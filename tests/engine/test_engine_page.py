@@ -39,7 +39,7 @@ def test_an_engine_with_tiers(monkeypatch: pytest.MonkeyPatch) -> None:
     engine: Engine = names["engine"]
     (captured,) = examples("One replay")
     exec(captured, names)
-    monkeypatch.setattr(VerifyGraphs, "_capture", None)  # it has been done
+    monkeypatch.setattr(VerifyGraphs, "capture", None)  # it has been done
     prompt = [1, 2, 3, 1, 2, 3, 1, 2]
     (generation,) = engine.generate([prompt], SamplingParams(max_new_tokens=12))
     assert generation.token_ids == plain_greedy(model, prompt, 12)
