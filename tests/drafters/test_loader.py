@@ -61,6 +61,17 @@ def test_tensors_begin_where_ops_expect_it(comment: str, tmp_path: Path) -> None
     assert {tensor.data_ptr() % 16 for tensor in weights._tensors.values()} == {0}
 
 
+def test_tensors_lie_as_ops_expect_it(tmp_path: Path) -> None:
+    """Those of a pickle may be views of anything."""
+    path = CASES["deepspec"].write(tmp_path)
+    tensors = load_file(path / "model.safetensors")
+    (path / "model.safetensors").unlink()
+    strided = {name: tensor.repeat_interleave(2, -1)[..., ::2] for name, tensor in tensors.items()}
+    torch.save(strided, path / "pytorch_model.bin")
+    weights = load_drafter(path, TARGET).weights
+    assert all(tensor.is_contiguous() for tensor in weights._tensors.values())
+
+
 class TestFiles:
     def test_no_directory(self, tmp_path: Path) -> None:
         assert "does not exist" in refusal(tmp_path / "none")

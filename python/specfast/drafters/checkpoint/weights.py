@@ -78,7 +78,8 @@ def load_weights(
             tensors[name] = rows
     for name, value in tensors.items():
         kept = (value if name == "d2t" else value.to(dtype)).to(device)
-        # What a file is mapped to begins anywhere.
+        # What a file is mapped to begins anywhere, and may be a view of anything.
+        kept = kept.contiguous()
         tensors[name] = kept if kept.data_ptr() % _ALIGNMENT == 0 else kept.clone()
     if "mask_embedding" in tensors:
         tensors["mask_embedding"] = tensors["mask_embedding"].reshape(-1)
