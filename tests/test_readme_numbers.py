@@ -170,6 +170,21 @@ def test_rows_of_several_runs_are_refused(checkout: Path) -> None:
     assert update_readme(checkout, "--check").returncode == 2
 
 
+@pytest.mark.parametrize("name", ["bench.jsonl", "engine.json"])
+def test_results_that_were_cut_short_are_refused(name: str, checkout: Path) -> None:
+    (checkout / "benchmarks/results/2026-01-01-h200" / name).write_text('{"card": "NV')
+    result = update_readme(checkout)
+    assert result.returncode == 2
+    assert f"{name} is no JSON" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_folder_without_a_readme_is_refused(tmp_path: Path) -> None:
+    result = update_readme(tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+
+
 def test_the_newest_points_of_the_engine(checkout: Path) -> None:
     before = (checkout / "README.md").read_text()
     results = [
