@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+
 #include "core/mass.h"
 #include "fuzz_sampling.h"
 #include "ops/accept_block.h"
@@ -51,6 +53,10 @@ class AcceptFuzzBuilder {
       if (dice.chance(50)) out.p.sampling.accept_coins = fuzz.coins(B * N);
       if (dice.chance(50)) out.p.sampling.final_coins = fuzz.coins(B);
       if (dice.chance(30)) out.p.stored_rows = memory.output<StoredRow>(B * N);
+      if (dice.chance(50)) {
+        out.p.outcomes = memory.input<RowOutcome>(B * N);
+        std::fill_n(out.p.outcomes, B * N, RowOutcome{});
+      }
     }
     auto threshold = [&] {
       bool lossy = out.rule == Rule::kTargetOnly && dice.chance(40);

@@ -63,6 +63,11 @@ class KernelFuzz {
               // Windows that overlap leave open who writes `predict` last.
               const AcceptParams& p = fuzz.p.accept;
               if (check.windows_overlap()) ignore(memory, p.predict, p.num_rows * sizeof(int32_t));
+              // The CPU body has no use for a workspace.
+              int64_t nodes = int64_t{p.batch_size} * p.num_nodes;
+              if (fuzz.p.outcomes != nullptr) {
+                ignore(memory, fuzz.p.outcomes, nodes * sizeof(RowOutcome));
+              }
               memory.check_equal(result_);
             }};
   }
