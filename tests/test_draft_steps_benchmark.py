@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def draft_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.syspath_prepend(str(ROOT))
     from benchmarks.draft_steps import __main__ as module
 
@@ -25,7 +25,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_every_step_drafts(
-    benchmark: Any, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    draft_steps: Any, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: set[tuple[str, int, bool]] = set()
     for kind in (DeviceTrainedDrafter, DeviceTreeDrafter):
@@ -44,7 +44,7 @@ def test_every_step_drafts(
     arguments = ["--shape", "tiny", "--device", device, "--batches", "2", "--context", "40"]
     arguments += ["--num-nodes", "7", "--json", str(out)]
     monkeypatch.setattr(sys, "argv", ["draft_steps", *arguments])
-    assert benchmark.main() == 0
+    assert draft_steps.main() == 0
     trees = {("DeviceTreeDrafter", 7, is_drawn) for is_drawn in (False, True)}
     assert seen == {("DeviceTrainedDrafter", 8, True), *trees}
     results = json.loads(out.read_text())["results"]

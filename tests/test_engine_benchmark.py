@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+def engine_benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     monkeypatch.syspath_prepend(str(ROOT))
     from benchmarks.engine import __main__ as module
 
@@ -30,14 +30,14 @@ def test_acceptance_is_as_prescribed(
     acceptance: str,
     tokens_per_round: float,
     tmp_path: Path,
-    benchmark: object,
+    engine_benchmark: object,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out = tmp_path / "engine.json"
     arguments = ["--shape", "tiny", "--device", "cpu", "--points", "2x9"]
     arguments += ["--output", "16", "--acceptance", acceptance, "--json", str(out)]
     monkeypatch.setattr(sys, "argv", ["engine", *arguments])
-    assert benchmark.main() == 0  # type: ignore[attr-defined]
+    assert engine_benchmark.main() == 0  # type: ignore[attr-defined]
     (result,) = json.loads(out.read_text())["results"]
     # The last round of a text may be cut short; the first record comes one step late.
     assert result["speculative"]["tokens_per_round"] == pytest.approx(tokens_per_round, rel=0.1)
@@ -46,7 +46,7 @@ def test_acceptance_is_as_prescribed(
 
 @pytest.mark.parametrize("drafter", ["eagle3", "dflash", "dspark"])
 def test_a_drafter_that_is_paid_for(
-    drafter: str, tmp_path: Path, benchmark: object, monkeypatch: pytest.MonkeyPatch
+    drafter: str, tmp_path: Path, engine_benchmark: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its steps are run, and the table's drafts are taken."""
     from specfast.drafters import DeviceTrainedDrafter
@@ -67,7 +67,7 @@ def test_a_drafter_that_is_paid_for(
     arguments = ["--shape", "tiny", "--device", "cpu", "--points", f"{drafter}:2x9"]
     arguments += ["--output", "16", "--acceptance", "1,1,1", "--json", str(out)]
     monkeypatch.setattr(sys, "argv", ["engine", *arguments])
-    assert benchmark.main() == 0  # type: ignore[attr-defined]
+    assert engine_benchmark.main() == 0  # type: ignore[attr-defined]
     (result,) = json.loads(out.read_text())["results"]
     assert result["speculative"]["tokens_per_round"] == pytest.approx(4.0, rel=0.1)
     assert len(calls) > 4
@@ -75,17 +75,17 @@ def test_a_drafter_that_is_paid_for(
 
 
 def test_no_point_begins_too_late(
-    tmp_path: Path, benchmark: object, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, engine_benchmark: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "engine.json"
     arguments = ["--shape", "tiny", "--device", "cpu", "--points", "2x9", "--seconds", "11"]
     monkeypatch.setattr(sys, "argv", ["engine", *arguments, "--json", str(out)])
-    assert benchmark.main() == 0  # type: ignore[attr-defined]
+    assert engine_benchmark.main() == 0  # type: ignore[attr-defined]
     (result,) = json.loads(out.read_text())["results"]
     assert result["skipped"] == "no time was left"
 
 
-def test_phases_of_a_round(benchmark: object) -> None:
+def test_phases_of_a_round(engine_benchmark: object) -> None:
     """What a drafter multiplies and draws is not the target's."""
     from benchmarks.engine.kernels import RoundProfile, _phases, _rounds
 

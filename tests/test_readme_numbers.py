@@ -21,10 +21,11 @@ SIZES = {
     ("accept_target_only", "tree, T, warm", 64): [1],
     ("accept_target_only", "tree, T top-k top-p, cold", 64): [64, 256],
     ("accept_target_only", "tree, T top-k top-p, warm", 64): [1],
-    ("accept_rejection", "chain, T, q dense, cold", 8): [64],
-    ("accept_rejection", "chain, T, q dense, warm", 8): [1],
+    ("accept_rejection", "chain rows at once, T, q dense, cold", 8): [8, 64],
+    ("accept_rejection", "chain rows at once, T, q dense, warm", 8): [1],
     ("accept_block", "chain, T, q dense, cold", 8): [64],
-    ("accept_block", "chain, T, q dense, warm", 8): [1],
+    ("accept_block", "chain rows at once, T, q dense, cold", 8): [8],
+    ("accept_block", "chain rows at once, T, q dense, warm", 8): [1],
     ("schedule_verify_lens", "logits", 8): [256],
     ("build_verify_window", "pages of 16 slots", 8): [256],
     ("relocate_kv", "64 buffers x 2048 B", 64): [64],
@@ -161,6 +162,26 @@ def test_a_missing_row_is_an_error(checkout: Path) -> None:
     result = update_readme(checkout, "--check")
     assert result.returncode == 2
     assert "relocate_kv" in result.stderr
+
+
+def test_what_a_run_did_not_measure_is_of_the_one_before(checkout: Path) -> None:
+    before = (checkout / "README.md").read_text()
+    rows = [row | {"commit": "fedcba9876543210"} for row in measured_rows()]
+    rows = [row for row in rows if row["op"] != "relocate_kv"]
+    for row in rows:
+        row["us"] = 2.25
+    write_results(checkout, "2026-02-01-h200", rows)
+    assert update_readme(checkout).returncode == 0
+    after = (checkout / "README.md").read_text()
+    (old,) = [line for line in before.splitlines() if line.startswith("| move accepted KV, 64")]
+    label, _, cells = old.partition(" | ")
+    assert f"{label}¹ | {cells}" in after
+    assert "commit fedcba9876: [`benchmarks/results/2026-02-01-h200" in after
+    assert "¹ of commit 0123456789: [`benchmarks/results/2026-01-01-h200" in after
+    # A kernel that was wrong was measured.
+    rows.append(measured_rows()[-1] | {"commit": "fedcba9876543210", "error": "wrong"})
+    write_results(checkout, "2026-02-01-h200", rows)
+    assert update_readme(checkout).returncode == 2
 
 
 def test_rows_of_several_runs_are_refused(checkout: Path) -> None:
