@@ -36,8 +36,11 @@ struct ChainRow {
   Rule rule;
   int32_t node;
   Path path{};
-  float* logprobs = nullptr;          // scratch [S]
-  uint64_t* seen_by_part = nullptr;   // scratch [2]
+  float* logprobs = nullptr;  // scratch [S]
+  // Progress as rank 0 has seen it. A look has a word of its own: nothing waits for whoever still
+  // reads the last one.
+  enum Look { kAtStart, kBeforeDraw, kAtEnd, kOnArrival, kLooks };
+  uint64_t* seen_by_part = nullptr;   // scratch [kLooks]
   uint32_t* joined_status = nullptr;  // scratch [1]
   int32_t rows = 0;                   // of the request
 
@@ -54,7 +57,7 @@ struct ChainRow {
     if (state.p.logprobs.logprobs != nullptr) {
       logprobs = arena.template scratch<float>(state.p.accept.width);
     }
-    seen_by_part = arena.template scratch<uint64_t>(2);
+    seen_by_part = arena.template scratch<uint64_t>(kLooks);
     joined_status = arena.template scratch<uint32_t>(1);
     rule.place(arena, state.p);
   }
@@ -78,14 +81,17 @@ struct ChainRow {
       return;
     }
     bool is_first = team.part() == 0 && team.rank() == 0;
-    if (crowded && !is_wanted(team, is_first ? team.peek(progress()) : 0)) {
+    if (crowded && !is_wanted(team, kAtStart, is_first ? team.peek(progress()) : 0)) {
       if (team.part() == 0) arrive(team, done_bit());
       return;
     }
     int32_t status = kStatusOk;
+    // What a draw searches came before this exchange, and stays until the third one after it: that
+    // would be a log-probability's.
+    bool asks_again = crowded && logprobs == nullptr;
     auto wants_draw = [&] {
-      uint64_t before = crowded && is_first ? team.fetch_or(progress(), end_bit()) : 0;
-      return !crowded || is_wanted(team, before);
+      if (!asks_again) return true;
+      return is_wanted(team, kBeforeDraw, is_first ? team.fetch_or(progress(), end_bit()) : 0);
     };
     RowVerdict verdict =
         visit_row(team, state, rule, node, node, node + 1 == p.width, &status, wants_draw);
@@ -97,9 +103,9 @@ struct ChainRow {
     // Of rows that only accept their draft no more has to be known than that.
     bool is_plain = false;
     if (ends) {
-      if (team.rank() == 0) seen_by_part[0] = team.peek(progress());
+      if (team.rank() == 0) seen_by_part[kAtEnd] = team.peek(progress());
       team.sync_part();  // rank 0 has looked
-      is_plain = accepts_before(seen_by_part[0]) && (mine & note_bit()) == 0;
+      is_plain = accepts_before(seen_by_part[kAtEnd]) && (mine & note_bit()) == 0;
     }
     if (is_plain) {
       path.length = node + 1;
@@ -172,10 +178,10 @@ struct ChainRow {
   // Whether the path may come to this row, by the progress that rank 0 of part 0 has seen. An
   // exchange to which every part posts, as a `tell` may follow.
   template <class Team>
-  SPECFAST_HD bool is_wanted(Team& team, uint64_t seen) {
-    if (team.rank() == 0) seen_by_part[0] = seen;
+  SPECFAST_HD bool is_wanted(Team& team, Look look, uint64_t seen) {
+    if (team.rank() == 0) seen_by_part[look] = seen;
     team.sync_part();  // rank 0 knows
-    uint64_t words[1] = {seen_by_part[0]};
+    uint64_t words[1] = {seen_by_part[look]};
     return !ends_before(*state.row.exchange.all_gather(team, words));
   }
 
@@ -185,10 +191,10 @@ struct ChainRow {
     if (team.rank() == 0) {
       uint64_t before = team.fetch_or(progress(), mine);
       if (done_bits(before | mine) == (uint64_t{1} << rows) - 1) *progress() = 0;
-      seen_by_part[1] = before;
+      seen_by_part[kOnArrival] = before;
     }
     team.sync_part();  // rank 0 knows
-    uint64_t before = seen_by_part[1];
+    uint64_t before = seen_by_part[kOnArrival];
     int32_t ignored;
     return !is_complete(before, &ignored) && is_complete(before | mine, &path.length);
   }

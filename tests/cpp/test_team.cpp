@@ -146,8 +146,8 @@ TEST(scratch_sizer_counts_what_a_block_team_lays_out) {
   ScratchSizer sizer;
   sizer.scratch<char>(3);     // bytes 0..2
   sizer.scratch<int64_t>(2);  // from byte 16
-  sizer.scratch<int32_t>(1);  // from byte 32
-  CHECK_EQ(sizer.bytes(), size_t{36});
+  sizer.scratch<int32_t>(1);  // from byte 32, in a block of 16
+  CHECK_EQ(sizer.bytes(), size_t{48});
 }
 
 // Every thread writes its own element and reads its neighbour's.
