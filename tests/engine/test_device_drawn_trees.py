@@ -8,11 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from capturable import only_capturable
 from engine.device_drafters import NotedHostTrees, WatchedTrees
 from engine.sps_tables import costly_rows
 from engine.test_device_drafters import RULES, decoded
-from engine.test_device_rounds import engine_of
+from engine.test_device_rounds import assert_capturable, engine_of
 from engine.test_device_trees import (
     DEPTH,
     MUTANTS,
@@ -33,7 +32,6 @@ from specfast.drafters.tree_sampler import TreeSampler
 from specfast.drafters.tree_shape import TreeShape
 from specfast.engine import Engine, VerifyTiers
 from specfast.engine.target import Target
-from specfast.engine.tier_round import TierRound
 from specfast.planner import PlannerMode, Planning
 from torch import Tensor
 
@@ -139,18 +137,8 @@ def test_drawn_trees_are_not_planned(mode: PlannerMode, tmp_path: Path) -> None:
 
 
 def test_a_whole_round_can_be_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, rounds = TierRound.run, []
-
-    def checked(self: TierRound) -> None:
-        rounds.append(self)
-        with only_capturable():
-            run(self)
-
-    monkeypatch.setattr(TierRound, "run", checked)
     drafter = DeviceTreeDrafter(eagle("safeailab", tmp_path), *SIZE, drawn=True)
-    engine = engine_of(drafter, tiers=TIERS, verify_width=NUM_NODES)
-    engine.generate(PROMPTS, SamplingParams(max_new_tokens=6, temperature=0.8, seed=1))
-    assert len(rounds) >= 2
+    assert_capturable(engine_of(drafter, tiers=TIERS, verify_width=NUM_NODES), monkeypatch)
 
 
 # With more nodes than rows, their shape is made by the runs before the capture.

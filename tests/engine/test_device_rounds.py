@@ -54,6 +54,20 @@ def engine_of(drafter: PagedDrafter, **options: Any) -> Engine:
     return Engine(target(), drafter, **{**settings, **options})
 
 
+def assert_capturable(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole sampled rounds of it do nothing that a graph could not hold."""
+    run, rounds = TierRound.run, []
+
+    def checked(self: TierRound) -> None:
+        rounds.append(self)
+        with only_capturable():
+            run(self)
+
+    monkeypatch.setattr(TierRound, "run", checked)
+    engine.generate(PROMPTS, SamplingParams(max_new_tokens=6, temperature=0.8, seed=1))
+    assert len(rounds) >= 2
+
+
 @pytest.mark.parametrize("name", ["safeailab", "dspark"])
 def test_one_by_one_as_ahead(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = loaded(name, tmp_path)
@@ -70,17 +84,7 @@ def test_one_by_one_as_ahead(name: str, tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_whole_round_can_be_captured(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, rounds = TierRound.run, []
-
-    def checked(self: TierRound) -> None:
-        rounds.append(self)
-        with only_capturable():
-            run(self)
-
-    monkeypatch.setattr(TierRound, "run", checked)
-    engine = engine_of(DeviceTrainedDrafter(loaded(name, tmp_path)))
-    engine.generate(PROMPTS, SamplingParams(max_new_tokens=6, temperature=0.8, seed=1))
-    assert len(rounds) >= 2
+    assert_capturable(engine_of(DeviceTrainedDrafter(loaded(name, tmp_path))), monkeypatch)
 
 
 @pytest.mark.parametrize("name", ["safeailab", "dflash"])
