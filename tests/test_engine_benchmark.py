@@ -102,5 +102,39 @@ def test_phases_of_a_round(engine_benchmark: object) -> None:
     phases = _phases(*rounds)
     expected = {"draft": 1.0, "layout": 0.9, "verify": 2.0, "accept + commit": 7.0, "between": 9.1}
     assert phases == pytest.approx(expected)
-    profile = RoundProfile(20.0, phases, {}, 16.1, {}, {}, {})
+    profile = RoundProfile(20.0, phases, {}, 16.1, [], {}, {}, {})
     assert profile.split_of(21.8)["verify"] == pytest.approx(4.0)
+
+
+def test_steps_of_a_turnaround(engine_benchmark: object) -> None:
+    """What other rounds have more of, or in another order, is not mixed with the usual."""
+    from benchmarks.engine.kernels import _median_steps, _turnaround_steps, short_name
+
+    def round_at(start: int, launch: int) -> list[tuple[int, int, str, int]]:
+        names = ["build_verify_window_kernel", "nvjet_head", "scatter", "accept_kernel"]
+        return [
+            (start + 1000 * i, start + 1000 * i + 900, name, launch) for i, name in enumerate(names)
+        ]
+
+    rounds = [round_at(start, start) for start in (0, 10_000, 20_000)]
+    copies = [(5_000, 5_200, "Memcpy DtoH (Device -> Pinned)", 1), (9_000, 9_050, "fill", 2)]
+    kernels = sorted(kernel for group in [*rounds, copies] for kernel in group)
+    steps = _turnaround_steps(kernels, rounds[1], rounds[2])
+    names = ["scatter", "accept_kernel", "build_verify_window_kernel"]
+    assert [name for name, _, _ in steps] == names
+    assert [times for _, *times in steps] == [
+        pytest.approx(times) for times in ([0.1, 0.9], [0.1, 0.9], [6.1, 0.9])
+    ]
+    longer = _turnaround_steps(kernels, rounds[0], rounds[1])
+    assert [name for name, _, _ in longer] == [
+        *names[:2], "Memcpy DtoH (Device -> Pinned)", "fill", names[2]
+    ]  # fmt: skip
+    slower = [(name, idle, us + 2) for name, idle, us in steps]
+    assert _median_steps([steps, longer, slower])[0] == pytest.approx(("scatter", 0.1, 1.9))
+    assert (
+        short_name("void specfast::(anonymous namespace)::a_kernel<4, A<b>>(Params)") == "a_kernel"
+    )
+    copy = (
+        "void at::native::elementwise_kernel<128, at::native::direct_copy_kernel_cuda(at::I&)>(int)"
+    )
+    assert short_name(copy) == "elementwise_kernel(direct_copy_kernel_cuda)"

@@ -15,7 +15,7 @@ from benchmarks.engine.drafter_shapes import DRAFTERS
 from benchmarks.engine.measure import PAGE_SIZE, Setting, measure, release_memory, ttft_ms
 from benchmarks.engine.prescribed import expected_length
 from benchmarks.engine.shapes import SHAPES, random_model
-from benchmarks.engine.tables import COLUMNS, cells, console_table
+from benchmarks.engine.tables import COLUMNS, cells, console_table, turnaround
 from benchmarks.options import count, device, number, output_file, several
 
 # Drafter, batch and context, what matters most first: time may run out.
@@ -57,6 +57,8 @@ def main() -> int:
                 ),
                 soft_wrap=True,
             )
+        if results and (steps := turnaround(results[0])):  # the same for all lengths of texts
+            console.print(f"        turnaround µs: {steps}", soft_wrap=True, markup=False)
         report["results"] += results
         if options.json is not None:  # after each, in case that time runs out
             options.json.write_text(json.dumps(report, indent=1) + "\n")

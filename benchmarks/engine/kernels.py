@@ -36,6 +36,7 @@ class RoundProfile:
              included), between (to the next round's first)
     parts : time of kernels by what they do
     turnaround : accept + commit + between
+    turnaround_steps : kernels and copies of a turnaround in order: name, idle time before, duration
     launches, waits : calls of the host per round, by name
     nodes : kernels of one round, by name
     """
@@ -44,6 +45,7 @@ class RoundProfile:
     phases: dict[str, float]
     parts: dict[str, float]
     turnaround: float
+    turnaround_steps: list[tuple[str, float, float]]
     launches: dict[str, float]
     waits: dict[str, float]
     nodes: dict[str, int]
@@ -83,15 +85,57 @@ def profile_rounds(step: Callable[[], Any], num_rounds: int) -> RoundProfile | N
     parts = [_parts_of(kernels) for kernels in rounds]
     per_round = {name: count / num_rounds for name, count in sorted(calls.items())}
     turnarounds = [p["accept + commit"] + p["between"] for p in phases]
+    kernels.sort()
+    steps = [_turnaround_steps(kernels, a, b) for a, b in pairwise(rounds)]
     return RoundProfile(
         round=median(sum(p.values()) for p in phases),
         phases={name: median(p[name] for p in phases) for name in phases[0]},
         parts={name: median(p[name] for p in parts) for name in (*_PARTS, "other")},
         turnaround=median(turnarounds),
+        turnaround_steps=_median_steps(steps),
         launches={n: c for n, c in per_round.items() if "Launch" in n or "Async" in n},
         waits={n: c for n, c in per_round.items() if c > 0 and _WAITS.search(n)},
         nodes=dict(Counter(name[:100] for _, _, name, _ in rounds[0]).most_common()),
     )
+
+
+def _turnaround_steps(
+    kernels: list[Kernel], current: list[Kernel], following: list[Kernel]
+) -> list[tuple[str, float, float]]:
+    """What ran from the end of the last GEMM to the first kernel of the next round."""
+    spans = _phases(current, following)
+    end = following[0][0] - round(1e3 * (spans["accept + commit"] + spans["between"]))
+    steps = []
+    for kernel in kernels:
+        if end <= kernel[0] <= following[0][0]:
+            steps.append((short_name(kernel[2]), (kernel[0] - end) / 1e3, _us(kernel)))
+            end = max(end, kernel[1])
+    return steps
+
+
+def _median_steps(
+    rounds: list[list[tuple[str, float, float]]],
+) -> list[tuple[str, float, float]]:
+    """Of the rounds with the commonest sequence of names."""
+    ((names, _),) = Counter(tuple(s[0] for s in steps) for steps in rounds).most_common(1)
+    alike = [steps for steps in rounds if tuple(s[0] for s in steps) == names]
+    columns = zip(*alike, strict=True)
+    return [(c[0][0], median(s[1] for s in c), median(s[2] for s in c)) for c in columns]
+
+
+def short_name(kernel: str) -> str:
+    """The function, and of torch's element-wise ones what they compute."""
+    plain = kernel.replace("(anonymous namespace)::", "").removeprefix("void ")
+    function, _, arguments = plain.partition("<")
+    name = function.partition("(")[0].rpartition("::")[2]
+    if name.startswith("Mem"):
+        return plain
+    inner = re.search(r"(\w*(?:Functor\w*|(?<!gpu)_kernel_\w*|_impl))\b(?=[<(>,])", arguments)
+    return f"{name}({inner.group(1)})" if inner and "elementwise" in name else name
+
+
+def _us(kernel: Kernel) -> float:
+    return (kernel[1] - kernel[0]) / 1e3
 
 
 def _phases(current: list[Kernel], following: list[Kernel]) -> dict[str, float]:

@@ -58,6 +58,13 @@ def cells(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def turnaround(result: dict[str, Any]) -> str:
+    """What runs in it, in order: each with its time, and before it the idle time."""
+    profile = result.get("speculative", {}).get("profile") or {}
+    steps = profile.get("turnaround_steps", [])
+    return ", ".join(f"{idle:.1f} + {name} {us:.1f}" for name, idle, us in steps)
+
+
 def console_table(results: list[dict[str, Any]]) -> Table:
     table = Table(show_edge=False, padding=(0, 0))
     for name in COLUMNS:
