@@ -13,6 +13,7 @@ from torch import Tensor
 from specfast.drafters.base import DraftBatch
 from specfast.drafters.sampling import seed_word
 from specfast.engine.requests import Request
+from specfast.records import AcceptRecord
 
 # Ids that end a request, over EOS and stop ids; a request with more of them is not captured.
 MAX_END_IDS = 16
@@ -27,9 +28,11 @@ class RoundInputs:
 
     seeds : int64 [B]                  of the random numbers
     tokens, parents : int32 [B, N]     anchor and drafts, and the node that each node follows
-    prefix_lens, verify_lens : int32 [B]
+    verify_lens : int32 [B]
     page_table_rows : int32 [B]        the request's row of the page table
-    max_tokens_left, min_tokens_left : int32 [B]
+    counters : int32 [3, B]            the three that follow, so that one kernel counts in all
+    prefix_lens, max_tokens_left : int32 [B]
+    min_tokens_left : int32 [B]        less than 0 as well, which is 0
     stop_token_ids : int32 [B, MAX_END_IDS]
     temperature, top_p, min_p : float32 [B]; top_k : int32 [B]
 
@@ -41,9 +44,10 @@ class RoundInputs:
     seeds: Tensor
     tokens: Tensor
     parents: Tensor
-    prefix_lens: Tensor
     verify_lens: Tensor
     page_table_rows: Tensor
+    counters: Tensor
+    prefix_lens: Tensor
     max_tokens_left: Tensor
     min_tokens_left: Tensor
     stop_token_ids: Tensor
@@ -58,11 +62,9 @@ class RoundInputs:
             "seeds": (torch.int64, (slots,)),  # first: 8-byte aligned
             "tokens": (torch.int32, (slots, width)),
             "parents": (torch.int32, (slots, width)),
-            "prefix_lens": (torch.int32, (slots,)),
             "verify_lens": (torch.int32, (slots,)),
             "page_table_rows": (torch.int32, (slots,)),
-            "max_tokens_left": (torch.int32, (slots,)),
-            "min_tokens_left": (torch.int32, (slots,)),
+            "counters": (torch.int32, (3, slots)),
             "stop_token_ids": (torch.int32, (slots, MAX_END_IDS)),
             "temperature": (torch.float32, (slots,)),
             "top_p": (torch.float32, (slots,)),
@@ -82,10 +84,19 @@ class RoundInputs:
             host = self._staging.numpy()[first:last]
             self._host[name] = host.view(_DTYPES[dtype]).reshape(shape)
             first = last
+        for i, name in enumerate(("prefix_lens", "max_tokens_left", "min_tokens_left")):
+            setattr(self, name, self.counters[i])
+            self._host[name] = self._host["counters"][i]
+        self._steps = torch.tensor([[1], [-1], [-1]], dtype=torch.int32, device=device)
 
     def clear(self) -> None:
         """Make all slots padded ones."""
         self.verify_lens.zero_()
+
+    def advance(self, record: AcceptRecord) -> None:
+        """What the same requests need in the round after this, if nobody joins or leaves."""
+        self.counters.addcmul_(self._steps, record.commit_lens)
+        self.tokens[:, 0].copy_(record.next_anchor)
 
     def snapshot(self) -> Tensor:
         """A copy of all inputs, for :meth:`restore`."""

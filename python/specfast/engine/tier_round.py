@@ -26,7 +26,6 @@ from specfast.planner import PlannerMode
 from specfast.records import FinishRules, TreeRecord, VerifySchedule, VerifyWindow
 from specfast.sampling import Proposal, SamplingRules
 
-
 @dataclass(frozen=True)
 class RoundPlace:
     """Where rounds take place: what all tiers of an engine share."""
@@ -50,8 +49,8 @@ class TierRound:
     which stay where they are: it can be captured once and replayed. It allocates nothing that has
     to outlive it.
 
-    packed : int32     rows that accept looked at [B], rows that the target read [B], the record;
-                       valid until the next run
+    packed : int32     the record, rows that the target read [B] and, with "cap-accept", rows that
+                       accept looked at [B]; valid until the next run
     record : views of it
     schedule : survivals and lengths, where the drafter has confidences
     has_confidence : whether the drafter gave some in the last run
@@ -74,16 +73,24 @@ class TierRound:
         self._form = form
         device = place.target.device
         slots, width = tier.num_requests, place.width
-        self._window = VerifyWindow.empty(slots, tier.num_rows, device, tokens_dtype=torch.int32)
+        self._shape = RecordShape(slots, width, tier.num_rows, form.logprobs is not None)
+        # Each request's rows: those that the target reads and, where they differ, accept.
+        is_capped = place.plan_mode == "cap-accept"
+        sizes = [self._shape.num_elements, slots, slots if is_capped else 0]
+        self.packed = torch.empty(sum(sizes), dtype=torch.int32, device=device)
+        packed_record, window_lens, capped_lens = torch.split(self.packed, sizes)
+        self.record = self._shape.unpack(packed_record)
+        self._accept_lens = capped_lens if is_capped else window_lens
+        # The round's status begins with that of its window.
+        self._window = replace(
+            VerifyWindow.empty(slots, tier.num_rows, device, tokens_dtype=torch.int32),
+            verify_lens=window_lens,
+            status=self.record.status,
+        )
         self._tree = None
         if form.tree:
             self._tree = TreeRecord.empty(slots, width, device, tokens_dtype=torch.int32)
         self.schedule = VerifySchedule.empty(slots, width - 1, device)
-        self.schedule.status.zero_()  # for rounds without a plan
-        self._shape = RecordShape(slots, width, tier.num_rows, form.logprobs is not None)
-        size = 2 * slots + self._shape.num_elements
-        self.packed = torch.empty(size, dtype=torch.int32, device=device)
-        self.record = self._shape.unpack(self.packed[2 * slots :])
         self.taps: Tensor | None = None
         self.has_confidence = False
         self._finish = FinishRules(
@@ -109,7 +116,7 @@ class TierRound:
         max_lens = inputs.verify_lens.clone() if on_device else inputs.verify_lens
         slots = self._draft_slots(max_lens)
         drafts = self._draft(slots)
-        accept_lens = self._lay_out(max_lens, self._plan(drafts, max_lens))
+        self._lay_out(drafts, max_lens)
         tree_mask = self._lay_out_tree()
         attention = WindowAttention(
             place.pool,
@@ -129,7 +136,7 @@ class TierRound:
             logits = place.target.forward(
                 self._window.input_ids, self._positions(), attention, states
             )
-        self._accept(logits, accept_lens, drafts)
+        self._accept(logits, drafts)
         if self._tree is not None:
             assert place.pool.layout is not None  # recurrent targets have no trees
             ops.relocate_kv(
@@ -146,19 +153,20 @@ class TierRound:
         self._commit_taps()
         if on_device:
             cast(DeviceDrafter, place.drafter).committed(slots, record, self.taps)
-        self._begin_next_round()
+        inputs.advance(record)
 
     def unpack(self, packed: Tensor) -> VerifiedRound:
         """The round, of all slots, from a copy of ``packed`` on the host."""
-        slots = self._tier.num_requests
-        accept_lens, window_lens = packed[: 2 * slots].view(2, slots).tolist()
-        record = self._shape.unpack(packed[2 * slots :])
+        size = self._shape.num_elements
+        record = self._shape.unpack(packed[:size])
+        window_lens, *capped_lens = packed[size:].view(-1, self._tier.num_requests).tolist()
         taps = None
         # A drafter on the device has seen them in the round; the next one is overwriting them.
         if self.taps is not None and self._form.drafted == "host":
             counts = record.commit_lens.tolist()
             taps = [rows[:n] for rows, n in zip(self.taps, counts, strict=True)]
         first_rows = VerifiedRound.of(record, window_lens).first_rows
+        accept_lens = capped_lens[0] if capped_lens else window_lens
         return VerifiedRound(record, accept_lens, first_rows, taps)
 
     def _draft_slots(self, max_lens: Tensor) -> DraftSlots:
@@ -184,12 +192,38 @@ class TierRound:
             )
         return drafts
 
-    def _plan(self, drafts: DeviceDrafts, max_lens: Tensor) -> Tensor:
-        """Rows of each request that accept may look at."""
+    def _lay_out(self, drafts: DeviceDrafts, max_lens: Tensor) -> None:
+        """Lay the target's rows out, and say how many of them accept may look at."""
+        place, inputs, window, record = self._place, self.inputs, self._window, self.record
+        is_planned = self._plan(drafts, max_lens)
+        planned_lens = self.schedule.verify_lens if is_planned else max_lens
+        is_capped = self._accept_lens is not window.verify_lens
+        ops.build_verify_window(
+            inputs.tokens,
+            inputs.prefix_lens,
+            place.page_table.pages,
+            num_rows=self._tier.num_rows,
+            page_size=place.pool.page_size,
+            verify_lens=max_lens if is_capped else planned_lens,
+            page_table_rows=inputs.page_table_rows,
+            context_len=place.context_len,
+            vocab_size=place.target.vocab_size,
+            padding_slot=place.pool.padding_slot,
+            out=window,
+        )
+        if is_capped:
+            torch.minimum(window.verify_lens, planned_lens, out=self._accept_lens)
+        if is_planned:
+            record.status.bitwise_or_(self.schedule.status)
+        if drafts.status is not None:
+            record.status.bitwise_or_(drafts.status)
+
+    def _plan(self, drafts: DeviceDrafts, max_lens: Tensor) -> bool:
+        """Fill ``schedule``, if there is something to plan by."""
         inputs = self.inputs
         self.has_confidence = drafts.confidence is not None
         if drafts.confidence is None or self._place.plan_mode == "static":
-            return max_lens
+            return False
         ops.schedule_verify_lens(
             drafts.confidence,
             inputs.budget,
@@ -201,33 +235,7 @@ class TierRound:
             epsilon=0.0,
             out=self.schedule,
         )
-        return self.schedule.verify_lens
-
-    def _lay_out(self, max_lens: Tensor, verify_lens: Tensor) -> Tensor:
-        """Lay the target's rows out; returns how many of them accept may look at."""
-        place, inputs, window = self._place, self.inputs, self._window
-        slots = self._tier.num_requests
-        accept_lens, window_lens = self.packed[:slots], self.packed[slots : 2 * slots]
-        capped = place.plan_mode == "cap-accept"
-        ops.build_verify_window(
-            inputs.tokens,
-            inputs.prefix_lens,
-            place.page_table.pages,
-            num_rows=self._tier.num_rows,
-            page_size=place.pool.page_size,
-            verify_lens=max_lens if capped else verify_lens,
-            page_table_rows=inputs.page_table_rows,
-            context_len=place.context_len,
-            vocab_size=place.target.vocab_size,
-            padding_slot=place.pool.padding_slot,
-            out=window,
-        )
-        window_lens.copy_(window.verify_lens)
-        if capped:
-            torch.minimum(window.verify_lens, verify_lens, out=accept_lens)
-        else:
-            accept_lens.copy_(window.verify_lens)
-        return accept_lens
+        return True
 
     def _lay_out_tree(self) -> Tensor | None:
         """The window's mask."""
@@ -241,6 +249,7 @@ class TierRound:
             verify_lens=self._window.verify_lens,
             out=self._tree,
         )
+        self.record.status.bitwise_or_(self._tree.status)
         return self._tree.mask
 
     def _positions(self) -> Tensor:
@@ -249,15 +258,11 @@ class TierRound:
         node = self._window.window_index.clamp(min=0)
         return self._tree.positions.flatten().index_select(0, node)
 
-    def _accept(self, logits: Tensor, accept_lens: Tensor, drafts: DeviceDrafts) -> None:
-        inputs, window, tree, record = self.inputs, self._window, self._tree, self.record
-        torch.bitwise_or(window.status, self.schedule.status, out=record.status)
-        if drafts.status is not None:
-            record.status.bitwise_or_(drafts.status)
+    def _accept(self, logits: Tensor, drafts: DeviceDrafts) -> None:
+        inputs, window, tree = self.inputs, self._window, self._tree
         if tree is None:
             accept = partial(ops.accept_chain, inputs.tokens, inputs.prefix_lens)
         else:
-            record.status.bitwise_or_(tree.status)
             accept = partial(
                 ops.accept_tree,
                 inputs.tokens,
@@ -270,10 +275,10 @@ class TierRound:
             accept,
             target_logits=logits,
             qo_indptr=window.qo_indptr,
-            verify_lens=accept_lens,
+            verify_lens=self._accept_lens,
             finish=self._finish,
             out_cache_loc=window.out_cache_loc,
-            out=record,
+            out=self.record,
             accumulate_status=True,
         )
         if self._form.rule == "greedy":
@@ -295,11 +300,3 @@ class TierRound:
             self.taps = taps.new_empty(slots, width, taps.shape[1])
         rows = self.record.accept_index.clamp(min=0).flatten()
         torch.index_select(taps, 0, rows, out=self.taps.view(slots * width, -1))
-
-    def _begin_next_round(self) -> None:
-        """What the same requests need in the round after this, if nobody joins or leaves."""
-        inputs, record = self.inputs, self.record
-        inputs.prefix_lens.copy_(record.new_seq_lens)
-        inputs.tokens[:, 0].copy_(record.next_anchor)
-        inputs.max_tokens_left.sub_(record.commit_lens)
-        inputs.min_tokens_left.sub_(record.commit_lens).clamp_(min=0)
