@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ from specfast.engine.window_attention import WindowAttention
 from specfast.planner import PlannerMode
 from specfast.records import FinishRules, TreeRecord, VerifySchedule, VerifyWindow
 from specfast.sampling import Proposal, SamplingRules
+
+SampledRule = Literal["rejection", "target_only"]
+
 
 @dataclass(frozen=True)
 class RoundPlace:
@@ -91,6 +94,13 @@ class TierRound:
         if form.tree:
             self._tree = TreeRecord.empty(slots, width, device, tokens_dtype=torch.int32)
         self.schedule = VerifySchedule.empty(slots, width - 1, device)
+        # Of this round alone, and zeros: whoever captures it runs it before, and it resets them.
+        self._accept_workspaces: dict[SampledRule, Tensor | None] = {}
+        if form.rule != "greedy" and not form.tree:
+            self._accept_workspaces = {
+                rule: ops.accept_workspace(slots, width, device, rule=rule)
+                for rule in get_args(SampledRule)
+            }
         self.taps: Tensor | None = None
         self.has_confidence = False
         self._finish = FinishRules(
@@ -285,10 +295,13 @@ class TierRound:
             accept()
             return
         accept = partial(accept, sampling=self._sampling, logprobs=self._form.logprobs)
-        if drafts.proposal is None:
-            accept(rule="target_only")
-        else:
-            accept(rule="rejection", proposal=drafts.proposal)
+        rule: SampledRule = "target_only"
+        if drafts.proposal is not None:
+            rule = "rejection"
+            accept = partial(accept, proposal=drafts.proposal)
+        if tree is None:
+            accept = partial(accept, workspace=self._accept_workspaces[rule])
+        accept(rule=rule)
 
     def _commit_taps(self) -> None:
         recorder = self._place.recorder
