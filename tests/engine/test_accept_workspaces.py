@@ -23,7 +23,7 @@ PARAMS = [
 
 @pytest.fixture
 def workspaces(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """On a CPU, too; and how many chains of rounds were accepted by each rule, with one or without."""
+    """On a CPU, too; counts the chains of rounds by rule, accepted with one or without."""
 
     def of_any_device(
         batch_size: int, num_nodes: int, device: torch.device, *, rule: str
