@@ -200,6 +200,13 @@ def test_results_that_were_cut_short_are_refused(name: str, checkout: Path) -> N
     assert result.stderr.count("\n") == 1
 
 
+def test_an_empty_file_is_called_so(checkout: Path) -> None:
+    (checkout / "benchmarks/results/2026-01-01-h200/bench.jsonl").write_text("")
+    result = update_readme(checkout)
+    assert result.returncode == 2
+    assert "bench.jsonl is empty" in result.stderr
+
+
 def test_a_folder_without_a_readme_is_refused(tmp_path: Path) -> None:
     result = update_readme(tmp_path)
     assert result.returncode == 2
