@@ -68,7 +68,8 @@ class PlacedShape:
             inner = [first + i for i in level.going_on]
             first += len(level.rows)
             run += inner
-            ancestors = [[other in shape.path_to(node) for other in run] for node in inner]
+            paths = [set(shape.path_to(node)) for node in inner]
+            ancestors = [[other in path for other in run] for path in paths]
             self.levels.append(PlacedLevel.of(level, ancestors, device))
         self.num_inner = len(run)
         numbers = [shape.parents, shape.depths, *zip(*rows, strict=True)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 # Of a node's children each is taken to be this much less worth than the one drawn before it.
 _DECAY = 0.4
@@ -57,19 +59,23 @@ class TreeShape:
             depths.append(depths[parent] + 1)
         if list(parents) != sorted(parents) or depths != sorted(depths):
             raise ValueError(f"expected nodes in the order of their parents, got {list(parents)}")
-        levels, rows = [], [0]
-        for depth in range(1, max(depths) + 1):
-            nodes = [node for node, d in enumerate(depths) if d == depth]
+        with_children = set(parents)
+        levels = []
+        row_of = {0: 0}  # of the nodes with children of the level before
+        for depth, group in groupby(range(len(depths)), key=depths.__getitem__):
+            if depth == 0:
+                continue
+            nodes = list(group)
             above = [parents[node - 1] for node in nodes]
-            inner = [node for node in nodes if node in parents]
-            levels.append(
-                LevelShape(
-                    tuple(rows.index(parent) for parent in above),
-                    tuple(above[:i].count(parent) for i, parent in enumerate(above)),
-                    tuple(nodes.index(node) for node in inner),
-                )
-            )
-            rows = inner
+            inner = [i for i, node in enumerate(nodes) if node in with_children]
+            num_drawn: Counter[int] = Counter()
+            draws = []
+            for parent in above:
+                draws.append(num_drawn[parent])
+                num_drawn[parent] += 1
+            rows = tuple(row_of[parent] for parent in above)
+            levels.append(LevelShape(rows, tuple(draws), tuple(inner)))
+            row_of = {nodes[i]: row for row, i in enumerate(inner)}
         return cls((-1, *parents), tuple(depths), tuple(levels))
 
     @classmethod
