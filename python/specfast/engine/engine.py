@@ -15,7 +15,7 @@ from specfast.engine.draft_checks import check_draft
 from specfast.engine.intake import RequestIntake
 from specfast.engine.invariants import check_pages, check_round
 from specfast.engine.observer import Observer
-from specfast.engine.options import check_options, checked_drafter
+from specfast.engine.options import check_engine_options, checked_drafter
 from specfast.engine.output_streams import OutputStreams
 from specfast.engine.pool import PagedKvPool, PageTable, default_num_pages
 from specfast.engine.rank_agreement import RankAgreement
@@ -115,7 +115,7 @@ class Engine:
         state_adapter: StateAdapter | None = None,
         check_invariants: bool = True,
     ) -> None:
-        check_options(
+        check_engine_options(
             {"max_batch_size": max_batch_size, "page_size": page_size, "num_pages": num_pages},
             verify_width=verify_width,
             seed=seed,

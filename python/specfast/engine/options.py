@@ -13,7 +13,7 @@ _OF_TAPS = ("tap_layers", "observe")
 _ON_DEVICE = ("drafts_trees", "attach", "begin", "draft", "committed")
 
 
-def check_options(
+def check_engine_options(
     sizes: dict[str, int | None],
     *,
     verify_width: int,
