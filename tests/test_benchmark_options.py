@@ -30,7 +30,7 @@ REFUSED = [
     ("soak", ("--longest-prompt", "0"), "whole number >= 1, got '0'"),
     ("soak", ("--tokens", "0"), "whole number >= 1, got '0'"),
     ("soak", ("--seed", "-5"), "whole number >= 0, got '-5'"),
-    ("soak", ("--drafters", "chain,foo"), "choose from chain, tree,"),
+    ("soak", ("--drafters", "chain,foo"), "choose from dspark planned, tree,"),
     ("soak", ("--engine", "page_size"), "value as in Python for page_size, got ''"),
     ("soak", ("--engine", "foo=1"), "choose from max_batch_size, page_size,"),
     ("soak", ("--graphs", "graphs"), "graphs are for --device cuda"),

@@ -93,3 +93,30 @@ def test_another_text(soak: Soak, monkeypatch: pytest.MonkeyPatch) -> None:
     code, report = soak("--seconds", "1", "--drafters", "none", "--graphs", "padded")
     assert code == 1
     assert report["failures"]
+
+
+def test_every_drafter_comes_before_any_comes_again(soak: Soak) -> None:
+    kinds = ["chain", "none", "ngram", "tree"]
+    arguments = ["--drafters", ",".join(kinds), "--dtypes", "fp32,bf16", "--graphs", "eager"]
+    code, report = soak("--seconds", "3", "--phase-seconds", "0.1", *arguments)
+    assert code == 0
+    came = [(phase["drafter"], phase["dtype"]) for phase in report["phases"]]
+    assert [drafter for drafter, _ in came[:8]] == kinds * 2
+    # Each with every target, and every target early.
+    assert len(set(came[:8])) == 8
+    assert len({dtype for _, dtype in came[:2]}) == 2
+
+
+@pytest.mark.parametrize("content", [None, "{}"])
+def test_a_model_that_cannot_be_loaded(
+    soak: Soak, content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    (tmp_path / "soak.json").write_text("null")
+    code, _ = soak("--model", str(tmp_path))
+    assert code == 2
+    said = capsys.readouterr().err.splitlines()
+    assert [line for line in said if line.startswith("soak:")] == said
+    assert len(said) == 1
+    assert f"soak: cannot load the model {tmp_path}: " in said[0]

@@ -8,6 +8,7 @@ import gc
 import inspect
 import json
 import secrets
+import sys
 import time
 import traceback
 from collections import Counter
@@ -18,10 +19,11 @@ from typing import Any
 import torch
 from rich.console import Console
 from specfast.engine import Engine
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from benchmarks.engine.shapes import SHAPES, random_model
+from benchmarks.models import ModelRefusedError, load_model
 from benchmarks.options import choice, count, device, number, output_file, several
 from benchmarks.soak.phase import DRAFTERS, Phase
 from benchmarks.soak.texts import Texts
@@ -32,6 +34,8 @@ SETTLING_SHARE = 0.5
 # Resident are kernels, too, each from when it is first met.
 GROWTH_BYTES = {"resident_bytes": 512 << 20, "device_bytes": 64 << 20}
 FEWEST_PHASES = 10
+# Of the seconds of a phase, in the first phases of all drafters: time may run out.
+FIRST_LAP = 1 / 3
 # Of an engine: each phase has its own.
 NOT_GIVEN = ("target", "drafter", "seed", "tiers", "planning")
 
@@ -42,13 +46,20 @@ def main() -> int:
     torch.set_float32_matmul_precision("highest")
     logging.disable_progress_bar()
     start = time.monotonic()
-    targets = [Target.of(options, DTYPES[name]) for name in options.dtypes]
+    try:
+        targets = [Target.of(options, DTYPES[name]) for name in options.dtypes]
+    except ModelRefusedError as error:
+        print(f"soak: {error}", file=sys.stderr)
+        return 2
     phases: list[dict[str, Any]] = []
     while not phases or time.monotonic() - start < options.seconds:
         number, left = len(phases), max(options.seconds - (time.monotonic() - start), 0.1)
-        target = targets[number % len(targets)]
-        kind = options.drafters[number // len(targets) % len(options.drafters)]
-        phases.append(_phase(target, kind, options, number, min(options.phase_seconds, left)))
+        lap, place = divmod(number, len(options.drafters))
+        # In the next lap each drafter has the next target.
+        target = targets[(number + lap) % len(targets)]
+        seconds = options.phase_seconds * (FIRST_LAP if lap == 0 else 1)
+        kind = options.drafters[place]
+        phases.append(_phase(target, kind, options, number, min(seconds, left)))
         console.print(_line(phases[-1], time.monotonic() - start), markup=False)
         failures = _failures(phases)
         if options.json is not None:  # after each, in case that time runs out
@@ -72,8 +83,7 @@ class Target:
         if options.model is None:
             model = random_model(options.shape, options.device, dtype)
         else:
-            model = AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype)
-            model = model.to(options.device).eval()
+            model = load_model(options.model, options.device, dtype)
         texts = Texts(model, options.prompts, options.longest_prompt, options.tokens, options.seed)
         return cls(model, texts)
 

@@ -19,8 +19,11 @@ from benchmarks.soak.plans import planned
 from benchmarks.soak.texts import TextDrafter, Texts, is_tie
 from benchmarks.soak.trained import PLANNED, TRAINED, trained_drafter
 
-ON_HOST = ("chain", "tree", "ngram", "ngram tree")
-DRAFTERS = (*ON_HOST, "none", *TRAINED)
+# What differs most comes first.
+DRAFTERS = (
+    *("dspark planned", "tree", "eagle trees", "none", "dflash", "eagle trees planned", "chain"),
+    *("eagle3 drawn trees", "ngram", "dspark", "ngram tree", "eagle3", "dflash2", "eagle"),
+)
 
 
 @dataclass
