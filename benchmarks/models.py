@@ -6,6 +6,7 @@ import torch
 from specfast.cli.errors import first_line
 from specfast.engine.target import Target
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging
 
 
 class ModelRefusedError(Exception):
@@ -17,6 +18,7 @@ def load_model(path: str, device: str, dtype: torch.dtype) -> PreTrainedModel:
 
     Raises ModelRefusedError.
     """
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
         model = model.to(device).eval()  # type: ignore[arg-type]

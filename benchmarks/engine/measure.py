@@ -11,7 +11,7 @@ from statistics import mean, median
 from typing import Any
 
 import torch
-from specfast.drafters import DeviceDrafter, PlainDecoding
+from specfast.drafters import DeviceDrafter, Drafter, PlainDecoding
 from specfast.engine import Engine, VerifyTiers
 from specfast.engine.captured_round import CapturedRound
 from specfast.engine.verify_tiers import VerifyTier
@@ -19,8 +19,7 @@ from specfast.sampling_params import SamplingParams
 from transformers import PreTrainedModel
 
 from benchmarks.engine.kernels import profile_rounds
-from benchmarks.engine.prescribed import prescribe_text, prescribed_drafter
-from benchmarks.engine.seats import fill_kv, seat
+from benchmarks.engine.work import Work
 
 WARM_UP_ROUNDS = 4
 PROFILED_ROUNDS = 8
@@ -30,53 +29,77 @@ PAGE_SIZE = 16
 
 @dataclass(frozen=True)
 class Setting:
-    """What all points of a run share.
-
-    drafter : "table" or "poor", which are tables, or a family of drafters whose steps are run
-        before the table's drafts are taken
-    """
+    """What all points of a run share; ``width`` is of rows per request."""
 
     model: PreTrainedModel
-    acceptance: tuple[float, ...]
+    work: Work
+    width: int
     temperature: float
     graphs: bool
-    drafter: str
 
     @property
     def on_gpu(self) -> bool:
         return self.model.device.type == "cuda"
 
-    @property
-    def width(self) -> int:
-        return len(self.acceptance) + 1
+    def tokens_after(self, outputs: Sequence[int]) -> int:
+        """Room that requests need behind their context."""
+        rounds = WARM_UP_ROUNDS + PROFILED_ROUNDS + REPLAYS
+        return 1 + max(*outputs, rounds * self.width) + 2 * self.width
 
     @property
     def kv_bytes_per_token(self) -> int:
         config = self.model.config
-        heads = config.num_key_value_heads * config.head_dim
+        head_dim = getattr(config, "head_dim", None)
+        head_dim = head_dim or config.hidden_size // config.num_attention_heads
+        heads = config.num_key_value_heads * head_dim
         return 2 * config.num_hidden_layers * heads * self.model.dtype.itemsize
 
 
+Results = dict[int, dict[str, Any]]  # by tokens of a request
+
+
 def measure(
-    setting: Setting, batch: int, context: int, outputs: Sequence[int]
+    setting: Setting,
+    drafter: str,
+    batch: int,
+    context: int,
+    outputs: Sequence[int],
+    plains: dict[tuple[int, int], Results],
 ) -> list[dict[str, Any]]:
-    """A result for each number of ``outputs``, tokens of a request."""
-    drafter = prescribed_drafter(setting.drafter, setting.acceptance, setting.model, batch)
-    plain = _decode(setting, PlainDecoding(), batch, context, outputs, 1)
-    release_memory(setting)
-    speculative = _decode(setting, drafter, batch, context, outputs, setting.width)
+    """A result for each number of ``outputs``, tokens of a request.
+
+    ``drafter`` is one that ``setting.work`` knows. ``plains`` holds what was found without drafts,
+    by batch and context.
+    """
+    # First, since its settings may be refused.
+    made = setting.work.drafter(drafter, setting.model, batch)
+    where = batch, context
+    if where not in plains:
+        plains[where] = _decode(setting, PlainDecoding(), batch, context, outputs, 1)
+        release_memory(setting)
+    plain = plains[where]
+    speculative = _decode(setting, made, batch, context, outputs, setting.width)
     return [
         {
             "batch": batch,
             "context": context,
             "output": output,
-            "drafter": setting.drafter,
-            "plain": plain[output],
-            "speculative": speculative[output],
+            "drafter": drafter,
+            "plain": _without_texts(plain[output]),
+            "speculative": _without_texts(speculative[output]),
+            "equal_texts": _num_equal(plain[output], speculative[output]),
             **_gains(plain[output], speculative[output]),
         }
         for output in outputs
     ]
+
+
+def _without_texts(result: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in result.items() if name != "texts"}
+
+
+def _num_equal(plain: dict[str, Any], speculative: dict[str, Any]) -> int:
+    return sum(a == b for a, b in zip(plain["texts"], speculative["texts"], strict=True))
 
 
 def _gains(plain: dict[str, Any], speculative: dict[str, Any]) -> dict[str, float | None]:
@@ -92,14 +115,14 @@ def _gains(plain: dict[str, Any], speculative: dict[str, Any]) -> dict[str, floa
 
 def _decode(
     setting: Setting,
-    drafter: DeviceDrafter,
+    drafter: Drafter,
     batch: int,
     context: int,
     outputs: Sequence[int],
     width: int,
-) -> dict[int, dict[str, Any]]:
+) -> Results:
     rounds = WARM_UP_ROUNDS + PROFILED_ROUNDS + REPLAYS
-    longest = context + 1 + max(*outputs, rounds * width) + 2 * width
+    longest = context + setting.tokens_after(outputs)
     half = batch * width // 2
     engine = Engine(
         setting.model,
@@ -116,15 +139,17 @@ def _decode(
         ),
         check_invariants=False,
     )
-    prescribe_text(engine)
-    fill_kv(engine)
+    work = setting.work
+    work.prepare(engine)
 
     def seat_all(max_new_tokens: int) -> None:
         for number in range(batch):
             params = SamplingParams(
                 max_new_tokens=max_new_tokens, temperature=setting.temperature, seed=number
             )
-            seat(engine, context - 7 * number % min(context, 97), params)
+            work.seat(engine, number, context, params)
+        while engine._waiting or any(r.committed_len == 0 for r in engine._running):
+            engine.step()
 
     seat_all(WARM_UP_ROUNDS)
     while engine.has_unfinished:
@@ -133,8 +158,11 @@ def _decode(
     for output in outputs:
         seat_all(output)
         results[output] = _run(engine, setting.on_gpu)
-    alone: dict[str, Any] = dict.fromkeys(("launch_us", "half_launch_us", "split_us", "profile"))
-    if setting.on_gpu and setting.graphs:
+    alone: dict[str, Any] = dict.fromkeys(
+        ("launch_us", "half_launch_us", "half_parts_us", "split_us", "profile")
+    )
+    # What a drafter on the host does is no part of a launch.
+    if setting.on_gpu and setting.graphs and isinstance(drafter, DeviceDrafter):
         seat_all(rounds * width)
         for _ in range(WARM_UP_ROUNDS):
             engine.step()
@@ -153,6 +181,7 @@ def _run(engine: Engine, on_gpu: bool) -> dict[str, Any]:
         torch.cuda.synchronize()
     tokens: Counter[int] = Counter()
     ends: list[tuple[int, int, float]] = []  # tokens, rounds and seconds of each request
+    texts: dict[int, list[int]] = {r.request_id: [] for r in engine._running}
     begin, steps, full_batch = time.perf_counter(), 0, 0.0
     while engine.has_unfinished:
         outputs = engine.step()
@@ -160,6 +189,7 @@ def _run(engine: Engine, on_gpu: bool) -> dict[str, Any]:
         steps += 1
         for output in outputs:
             tokens[output.request_id] += len(output.token_ids)
+            texts[output.request_id] += output.token_ids
         if not ends:
             full_batch = tokens.total() / seconds
         ends += [(tokens[o.request_id], steps, seconds) for o in outputs if o.finish_reason]
@@ -168,13 +198,15 @@ def _run(engine: Engine, on_gpu: bool) -> dict[str, Any]:
         "round_us": seconds / steps * 1e6,
         "tpot_us": mean(seconds / count for count, _, seconds in ends) * 1e6,
         "tokens_per_second": full_batch,
+        "texts": list(texts.values()),
     }
 
 
-def _launches(engine: Engine, half: int) -> dict[str, float | None]:
+def _launches(engine: Engine, half: int) -> dict[str, Any]:
     """A round alone: replays of a graph one behind the other, without a host between.
 
-    Also of the tier with half of the rows, where each request verifies half of them.
+    Also of the tier with half of the rows, where each request verifies half of them; and what
+    kinds of kernels that one spends its time in.
     """
     assert engine._ahead is not None
     assert engine.graphs is not None
@@ -182,16 +214,18 @@ def _launches(engine: Engine, half: int) -> dict[str, float | None]:
     assert flight is not None
     engine._pages.reserve(flight.requests, (2 + REPLAYS) * engine.graphs.tiers.width)
     tiers = engine.graphs.tiers.of_size(flight.num_slots)
-    launches = {"launch_us": _replay_us(engine.graphs.at(flight.form, tiers[-1]))}
+    launches: dict[str, Any] = {"launch_us": _replay_us(engine.graphs.at(flight.form, tiers[-1]))}
     if len(tiers) == 1:
-        return {**launches, "half_launch_us": None}
+        return launches
     captured = engine.graphs.at(flight.form, VerifyTier(half, flight.num_slots))
     inputs = captured.round.inputs
     before = inputs.snapshot()
     inputs.verify_lens.fill_(engine.graphs.tiers.width // 2)
-    launches["half_launch_us"] = _replay_us(captured)
+    half_us = _replay_us(captured)
+    recorded = profile_rounds(captured.replay, REPLAYS)
     inputs.restore(before)
-    return launches
+    parts = None if recorded is None else recorded.parts
+    return {**launches, "half_launch_us": half_us, "half_parts_us": parts}
 
 
 def _replay_us(captured: CapturedRound) -> float:
@@ -224,6 +258,6 @@ def ttft_ms(setting: Setting, context: int) -> float:
     times = []
     for _ in range(2):
         begin = time.perf_counter()
-        engine.generate([[1] * context], SamplingParams(max_new_tokens=1))
+        engine.generate([setting.work.prompt(context)], SamplingParams(max_new_tokens=1))
         times.append(time.perf_counter() - begin)
     return min(times) * 1e3

@@ -22,8 +22,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmarks.engine.drafter_shapes import DRAFTERS, random_drafter
+from benchmarks.engine.shapes import NUM_POSITIONS
 
-MAX_POSITIONS = 65536 + 64
+MAX_POSITIONS = NUM_POSITIONS + 64
 # Larger than any logit of a random model, and exact in bf16.
 CERTAIN = 1024.0
 

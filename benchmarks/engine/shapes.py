@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+NUM_POSITIONS = 65536
+
 SHAPES = {
     "qwen3-8b": {
         "architecture": "qwen3",
@@ -52,7 +54,7 @@ def random_model(
     config = AutoConfig.for_model(
         sizes.pop("architecture"),
         **sizes,
-        max_position_embeddings=65536,
+        max_position_embeddings=NUM_POSITIONS,
         bos_token_id=None,
         eos_token_id=None,
         pad_token_id=None,

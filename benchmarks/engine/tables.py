@@ -65,6 +65,15 @@ def turnaround(result: dict[str, Any]) -> str:
     return ", ".join(f"{idle:.1f} + {name} {us:.1f}" for name, idle, us in steps)
 
 
+def half_rows(result: dict[str, Any]) -> str:
+    """What half of the rows save, by kinds of kernels; each whole and half, in ms."""
+    spec = result.get("speculative", {})
+    whole, half = (spec.get("profile") or {}).get("parts"), spec.get("half_parts_us")
+    if not whole or not half:
+        return ""
+    return ", ".join(f"{part} {_ms(us)} to {_ms(half[part])}" for part, us in whole.items())
+
+
 def console_table(results: list[dict[str, Any]]) -> Table:
     table = Table(show_edge=False, padding=(0, 0))
     for name in COLUMNS:
