@@ -95,16 +95,16 @@ def test_another_text(soak: Soak, monkeypatch: pytest.MonkeyPatch) -> None:
     assert report["failures"]
 
 
-def test_every_drafter_comes_before_any_comes_again(soak: Soak) -> None:
-    kinds = ["chain", "none", "ngram", "tree"]
-    arguments = ["--drafters", ",".join(kinds), "--dtypes", "fp32,bf16", "--graphs", "eager"]
-    code, report = soak("--seconds", "3", "--phase-seconds", "0.1", *arguments)
-    assert code == 0
-    came = [(phase["drafter"], phase["dtype"]) for phase in report["phases"]]
-    assert [drafter for drafter, _ in came[:8]] == kinds * 2
+@pytest.mark.parametrize("num_drafters", [1, 4, 7])
+def test_every_drafter_comes_before_any_comes_again(num_drafters: int, soak: Soak) -> None:
+    from benchmarks.soak.__main__ import turn
+
+    drafters, targets = [str(i) for i in range(num_drafters)], ["fp32", "bf16"]
+    came = [turn(number, drafters, targets) for number in range(2 * num_drafters)]
+    assert [drafter for drafter, _ in came] == drafters * 2
     # Each with every target, and every target early.
-    assert len(set(came[:8])) == 8
-    assert len({dtype for _, dtype in came[:2]}) == 2
+    assert len(set(came)) == len(came)
+    assert {target for _, target in came[:2]} == set(targets)
 
 
 @pytest.mark.parametrize("content", [None, "{}"])

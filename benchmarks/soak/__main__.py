@@ -12,9 +12,10 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from rich.console import Console
@@ -27,6 +28,8 @@ from benchmarks.models import ModelRefusedError, load_model
 from benchmarks.options import choice, count, device, number, output_file, several
 from benchmarks.soak.phase import DRAFTERS, Phase
 from benchmarks.soak.texts import Texts
+
+_T = TypeVar("_T")
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 # Allocators settle over the first phases; after that memory may grow by this much.
@@ -54,11 +57,10 @@ def main() -> int:
     phases: list[dict[str, Any]] = []
     while not phases or time.monotonic() - start < options.seconds:
         number, left = len(phases), max(options.seconds - (time.monotonic() - start), 0.1)
-        lap, place = divmod(number, len(options.drafters))
-        # In the next lap each drafter has the next target.
-        target = targets[(number + lap) % len(targets)]
-        seconds = options.phase_seconds * (FIRST_LAP if lap == 0 else 1)
-        kind = options.drafters[place]
+        kind, target = turn(number, options.drafters, targets)
+        seconds = options.phase_seconds
+        if number < len(options.drafters):
+            seconds *= FIRST_LAP
         phases.append(_phase(target, kind, options, number, min(seconds, left)))
         console.print(_line(phases[-1], time.monotonic() - start), markup=False)
         failures = _failures(phases)
@@ -69,6 +71,12 @@ def main() -> int:
     console.print(dict(_totals(phases)))
     console.print("\n".join(failures) or "no failure", markup=False)
     return 1 if failures else 0
+
+
+def turn(number: int, drafters: Sequence[str], targets: Sequence[_T]) -> tuple[str, _T]:
+    """The drafter and the target of a phase: all drafters, then all with the next target."""
+    lap, place = divmod(number, len(drafters))
+    return drafters[place], targets[(place + lap) % len(targets)]
 
 
 @dataclass(frozen=True)
