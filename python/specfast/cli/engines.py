@@ -14,7 +14,7 @@ from specfast.cli.decoding import Decoding, OnRound, decode
 from specfast.cli.errors import CliError
 from specfast.cli.graph_mode import graph_mode
 from specfast.cli.options import GraphMode
-from specfast.cli.planning import planned_tiers, read_planning
+from specfast.cli.planning import planned_tiers
 from specfast.cli.target import TargetModel
 from specfast.drafters import (
     DeviceTrainedDrafter,
@@ -32,7 +32,7 @@ from specfast.drafters.checkpoint import DrafterSpec
 from specfast.drafters.eagle import EagleModel
 from specfast.engine import Engine, RoundOutput, VerifyTiers
 from specfast.ops.attention import MAX_ATTENTION_REQUESTS
-from specfast.planner import read_temperatures
+from specfast.planner import Planning, read_temperatures
 from specfast.sampling_params import SamplingParams
 
 _logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class EngineOptions:
     drawn : whether the nodes of EAGLE's trees are drawn, for requests that sample
     tiers : batch sizes that rounds are padded to; None: powers of two up to the batch
     sts : file of temperatures for the drafter's confidences
-    sps : file of the table that rounds are planned by
+    planning : by the table of --sps
     """
 
     drafter: str
@@ -62,7 +62,7 @@ class EngineOptions:
     graphs: GraphMode = GraphMode.OFF
     tiers: tuple[int, ...] | None = None
     sts: str | None = None
-    sps: str | None = None
+    planning: Planning | None = None
 
     def __post_init__(self) -> None:
         if self.drafter not in DRAFTERS and not Path(self.drafter).is_dir():
@@ -78,14 +78,14 @@ class EngineOptions:
             raise CliError("--tree needs a drafter, and --drafter is none")
         if self.drawn and (not self.tree or self.drafter in DRAFTERS):
             raise CliError("--drawn is for --tree with a drafter of EAGLE")
-        if self.drawn and self.sps is not None:
+        if self.drawn and self.planning is not None:
             raise CliError("--sps is for a drafter with confidences, drawn trees have none")
         if self.sts is not None and (self.tree or self.drafter in DRAFTERS):
             which = "trees have" if self.tree else f"{self.drafter} has"
             raise CliError(f"--sts is for a drafter with confidences, {which} none")
-        if self.sps is not None and self.drafter in DRAFTERS:
+        if self.planning is not None and self.drafter in DRAFTERS:
             raise CliError(f"--sps is for a drafter with confidences, {self.drafter} has none")
-        if self.sps is not None and self.tiers is not None:
+        if self.planning is not None and self.tiers is not None:
             raise CliError("--sps brings its tiers: leave out --tiers")
 
 
@@ -111,7 +111,7 @@ def make_drafter(
     except DrafterError as error:
         raise CliError(str(error)) from error
     if not options.tree:
-        if options.sps is not None and loaded.spec.confidence is None:
+        if options.planning is not None and loaded.spec.confidence is None:
             raise CliError(f"--sps is for a drafter with confidences, {options.drafter} has none")
         temperatures = _temperatures(options, loaded.spec)
         if not on_host and _pads(target, options):
@@ -193,7 +193,7 @@ def warm_engine(
 ) -> Engine:
     """An engine with room for ``prompts`` that has decoded a few tokens of the first."""
     batch_size = min(options.max_batch_size, len(prompts))
-    planning = None if options.sps is None or drafter is None else read_planning(options.sps)
+    planning = None if drafter is None else options.planning
     tiers = _tiers(target, options, batch_size, 1 if drafter is None else options.verify_width)
     try:
         engine = Engine(
@@ -227,12 +227,12 @@ def _tiers(
     if mode is GraphMode.OFF:
         if options.tiers is not None:
             raise CliError("--tiers are for --graphs on or padded")
-        if options.sps is not None:
+        if options.planning is not None:
             raise CliError("--sps is for --graphs on or padded")
         return None
     capture = mode is GraphMode.ON
-    if options.sps is not None and width > 1:
-        return planned_tiers(read_planning(options.sps), batch_size, width, capture)
+    if options.planning is not None and width > 1:
+        return planned_tiers(options.planning, batch_size, width, capture)
     if options.tiers is None:
         return VerifyTiers.up_to(batch_size, width, capture=capture)
     if options.tiers[-1] < batch_size:

@@ -49,6 +49,7 @@ from specfast.cli.options import (
     parsed_tiers,
     sampling_params,
 )
+from specfast.cli.planning import read_planning
 from specfast.cli.prompts import read_prompt_file, tokenize
 from specfast.cli.report import check_apart, check_writable, conditions, title, write_report
 from specfast.cli.summary import faults
@@ -116,6 +117,8 @@ def evaluate(
         max_new_tokens=max_new_tokens,
         ignore_eos=ignore_eos,
     )
+    if fit_sts_path is not None:
+        check_fits_alone(sts=sts, sps=sps)
     options = EngineOptions(
         drafter=drafter,
         tree=tree,
@@ -125,12 +128,10 @@ def evaluate(
         max_batch_size=max_batch_size,
         graphs=graphs,
         tiers=parsed_tiers(tiers),
-        sps=None if sps is None else str(sps),
+        planning=None if sps is None else read_planning(sps),
         sts=None if sts is None else str(sts),
         check_invariants=False,
     )
-    if fit_sts_path is not None:
-        check_fits_alone(options)
     texts = read_prompt_file(prompts)
     check_apart(prompts=prompts, json=json_path, fit_sts=fit_sts_path, report=report)
     for path in (json_path, fit_sts_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,11 +16,11 @@ from specfast.drafters.checkpoint import DrafterSpec
 from specfast.planner import StsFit, fit_temperatures
 
 
-def check_fits_alone(options: EngineOptions) -> None:
+def check_fits_alone(*, sts: Path | None, sps: Path | None) -> None:
     """Refuse options that change what is fitted."""
-    if options.sts is not None:
+    if sts is not None:
         raise CliError("--fit-sts starts from confidences as they are: leave out --sts")
-    if options.sps is not None:
+    if sps is not None:
         raise CliError("--fit-sts has to see what becomes of all drafts: leave out --sps")
 
 

@@ -41,6 +41,7 @@ from specfast.cli.options import (
     parsed_tiers,
     sampling_params,
 )
+from specfast.cli.planning import read_planning
 from specfast.cli.prompts import collect_prompts, tokenize
 from specfast.cli.report import check_writable, conditions, prompt_reports, title, write_report
 from specfast.cli.summary import faults, print_summary, summarize
@@ -149,7 +150,7 @@ def generate(
         max_batch_size=max_batch_size,
         graphs=graphs,
         tiers=parsed_tiers(tiers),
-        sps=None if sps is None else str(sps),
+        planning=None if sps is None else read_planning(sps),
         sts=None if sts is None else str(sts),
         check_invariants=check,
     )

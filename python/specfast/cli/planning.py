@@ -9,10 +9,10 @@ from specfast.engine import VerifyTiers
 from specfast.planner import Planning, SpsTable
 
 
-def read_planning(path: str) -> Planning:
+def read_planning(path: Path) -> Planning:
     """Planning by the table of a file of ``specfast profile``."""
     try:
-        return Planning("compact", SpsTable.read(Path(path)))
+        return Planning("compact", SpsTable.read(path))
     except OSError as error:
         raise CliError(f"cannot read SPS table {path}: {error.strerror}") from error
     except ValueError as error:
