@@ -20,14 +20,19 @@ _RECORDS_IN_FLIGHT = 2
 
 
 class CapturedRound:
-    """A round at a tier, its graph (None: it runs kernel by kernel), its records on the host."""
+    """A round at a tier, its graph (None: it runs kernel by kernel), its records on the host.
 
-    def __init__(self, round_: TierRound, graph: torch.cuda.CUDAGraph | None, on_gpu: bool) -> None:
+    Everything is on the stream that is current on the round's device, which need not be the device
+    that is current.
+    """
+
+    def __init__(self, round_: TierRound, graph: torch.cuda.CUDAGraph | None) -> None:
         self.round = round_
         self._graph = graph
-        self._on_gpu = on_gpu
+        self._device = round_.packed.device
+        self._on_gpu = self._device.type == "cuda"
         self._on_host = [
-            torch.empty(round_.packed.shape, dtype=torch.int32, pin_memory=on_gpu)
+            torch.empty(round_.packed.shape, dtype=torch.int32, pin_memory=self._on_gpu)
             for _ in range(_RECORDS_IN_FLIGHT)
         ]
         self._num_launches = 0
@@ -40,16 +45,17 @@ class CapturedRound:
         before = round_.inputs.snapshot()
         round_.inputs.clear()
         stream = _capture_stream(device)
-        stream.wait_stream(torch.cuda.current_stream())
+        current = torch.cuda.current_stream(device)
+        stream.wait_stream(current)
         with torch.cuda.stream(stream):
             for _ in range(2):
                 round_.run()
-        torch.cuda.current_stream().wait_stream(stream)
+        current.wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=memory_pool, stream=stream), _no_collection():
             round_.run()
         round_.inputs.restore(before)
-        return cls(round_, graph, on_gpu=True)
+        return cls(round_, graph)
 
     def replay(self) -> None:
         """Run the round; its record stays on the device."""
@@ -67,7 +73,7 @@ class CapturedRound:
         event = None
         if self._on_gpu:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record()
+            event.record(torch.cuda.current_stream(self._device))
         return LaunchedRound(self.round, on_host, event)
 
 

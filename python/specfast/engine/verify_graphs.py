@@ -223,5 +223,5 @@ class VerifyGraphs:
             if self._captures:
                 rounds[tier] = CapturedRound.capture(round_, self.device, self._memory_pool)
             else:
-                rounds[tier] = CapturedRound(round_, None, self._on_gpu)
+                rounds[tier] = CapturedRound(round_, None)
         self._rounds[form] = rounds
