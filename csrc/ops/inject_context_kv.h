@@ -1,9 +1,7 @@
 #pragma once
 
-#include <cmath>
-
 #include "core/kv_pieces.h"
-#include "core/lane_sums.h"
+#include "core/rotated_head.h"
 #include "core/status.h"
 #include "core/team.h"
 #include "core/types.h"
@@ -135,22 +133,6 @@ struct ContextInjection {
     return page * p.page_size + (position - number * p.page_size);
   }
 
-  // kPiece elements that are loaded and stored at once.
-  template <int kPiece>
-  struct alignas(kPiece == 1 ? sizeof(T) : 16) Piece {
-    T values[kPiece];
-  };
-
-  struct Head {
-    const T* keys;
-    const T* values;
-    T* key_target;
-    T* value_target;
-    const float* weight;  // null: not normalised
-    const float* cos;
-    const float* sin;
-  };
-
   SPECFAST_HD T* target(const KvPieces& pieces, int32_t buffer, KvEntry entry, int32_t head) const {
     int64_t first_byte = int64_t{head} * p.head_dim * static_cast<int64_t>(sizeof(T));
     int64_t piece = pieces.num_pieces == 1 ? 0 : first_byte / pieces.piece_bytes;
@@ -167,95 +149,26 @@ struct ContextInjection {
     KvPieces of_values = p.pieces[2 * layer + 1];
     int64_t position = int64_t{p.prefix_lens[b]} + i;
     int32_t half = p.rotary_dim / 2;
-    Head head;
-    head.keys = static_cast<const T*>(p.keys_values) + b * p.request_stride +
-                source_row(i) * p.row_stride + layer * p.layer_stride + number * p.head_stride;
-    head.values = head.keys + p.value_stride;
-    head.key_target = target(of_keys, 2 * layer, entry, number);
-    head.value_target = target(of_values, 2 * layer + 1, entry, number);
+    const T* keys = static_cast<const T*>(p.keys_values) + b * p.request_stride +
+                    source_row(i) * p.row_stride + layer * p.layer_stride + number * p.head_stride;
+    const T* values = keys + p.value_stride;
+    T* value_target = target(of_values, 2 * layer + 1, entry, number);
+    RotatedHead<T> head;
+    head.source = keys;
+    head.target = target(of_keys, 2 * layer, entry, number);
     head.weight = p.k_norm_weight != nullptr ? p.k_norm_weight + layer * p.head_dim : nullptr;
+    head.eps = p.eps;
     head.cos = p.cos + position * half;
     head.sin = p.sin + position * half;
+    head.head_dim = p.head_dim;
+    head.rotary_dim = p.rotary_dim;
     if (p.has_wide_rows && of_keys.column_bytes == 16 && of_values.column_bytes == 16) {
-      store_by_pieces<8>(team, head);
+      copy_head<8>(team, values, value_target, p.head_dim);
+      head.template store<8>(team);
     } else {
-      store_by_pieces<1>(team, head);
+      copy_head<1>(team, values, value_target, p.head_dim);
+      head.template store<1>(team);
     }
-  }
-
-  template <int kPiece, class Team>
-  SPECFAST_HD void store_by_pieces(Team& team, const Head& head) const {
-    int32_t step = team.lanes() * kPiece;
-    for (int32_t d = team.lane() * kPiece; d < p.head_dim; d += step) {
-      put(head.value_target + d, get<kPiece>(head.values + d));
-    }
-    float scale = 1.0f;
-    if (head.weight != nullptr) {
-      float squares =
-          sum_of_lanes(team, [&](int number) { return sum_of_squares<kPiece>(head.keys, number); });
-      scale = 1.0f / sqrtf(squares / static_cast<float>(p.head_dim) + p.eps);
-    }
-    int32_t half = p.rotary_dim / 2;
-    for (int32_t d = team.lane() * kPiece; d < half; d += step) {
-      rotate_pieces<kPiece>(head, scale, d, half);
-    }
-    for (int32_t d = p.rotary_dim + team.lane() * kPiece; d < p.head_dim; d += step) {
-      Piece<kPiece> piece = get<kPiece>(head.keys + d);
-      SPECFAST_UNROLL
-      for (int n = 0; n < kPiece; ++n) {
-        piece.values[n] = rounded_to<T>(normed(head, scale, piece.values[n], d + n));
-      }
-      put(head.key_target + d, piece);
-    }
-  }
-
-  template <int kPiece>
-  SPECFAST_HD void rotate_pieces(const Head& head, float scale, int32_t d, int32_t half) const {
-    Piece<kPiece> low = get<kPiece>(head.keys + d);
-    Piece<kPiece> high = get<kPiece>(head.keys + half + d);
-    SPECFAST_UNROLL
-    for (int n = 0; n < kPiece; ++n) {
-      float x = normed(head, scale, low.values[n], d + n);
-      float y = normed(head, scale, high.values[n], half + d + n);
-      float cos = head.cos[d + n];
-      float sin = head.sin[d + n];
-      low.values[n] = rounded_to<T>(x * cos - y * sin);
-      high.values[n] = rounded_to<T>(y * cos + x * sin);
-    }
-    put(head.key_target + d, low);
-    put(head.key_target + half + d, high);
-  }
-
-  template <int kPiece>
-  SPECFAST_HD float sum_of_squares(const T* keys, int number) const {
-    float sum = 0.0f;
-    for (int32_t first = number * kLaneRun; first < p.head_dim; first += kLaneSums * kLaneRun) {
-      SPECFAST_UNROLL
-      for (int n = 0; n < kLaneRun; n += kPiece) {
-        if (first + n >= p.head_dim) break;
-        Piece<kPiece> piece = get<kPiece>(keys + first + n);
-        SPECFAST_UNROLL
-        for (int m = 0; m < kPiece; ++m) {
-          float value = to_float(piece.values[m]);
-          sum += value * value;
-        }
-      }
-    }
-    return sum;
-  }
-
-  SPECFAST_HD float normed(const Head& head, float scale, T value, int32_t d) const {
-    if (head.weight == nullptr) return to_float(value);
-    return to_float(value) * scale * head.weight[d];
-  }
-
-  template <int kPiece>
-  SPECFAST_HD static Piece<kPiece> get(const T* from) {
-    return *reinterpret_cast<const Piece<kPiece>*>(from);
-  }
-  template <int kPiece>
-  SPECFAST_HD static void put(T* to, const Piece<kPiece>& piece) {
-    *reinterpret_cast<Piece<kPiece>*>(to) = piece;
   }
 };
 

@@ -1,9 +1,8 @@
-#include <cstdint>
 #include <vector>
 
 #include "ops/inject_context_kv.h"
 #include "torch/kv_layout_args.h"
-#include "torch/tensor_args.h"
+#include "torch/rows_args.h"
 
 namespace specfast {
 namespace {
@@ -29,23 +28,6 @@ struct PageArgs {
   int64_t page_size;
   const OptionalTensor& page_table_rows;
 };
-
-int32_t int32_size(ArgChecks& args, const char* name, const char* symbol, int64_t low,
-                   int64_t high = INT32_MAX) {
-  args.require_range(name, args[symbol], low, high);
-  return static_cast<int32_t>(args[symbol]);
-}
-
-// Whether all rows begin at multiples of 16 bytes and fall into pieces of 8 elements.
-bool has_wide_rows(const Tensor& keys_values, int32_t head_dim, int32_t half) {
-  bool wide = reinterpret_cast<uintptr_t>(keys_values.const_data_ptr()) % 16 == 0 &&
-              head_dim % 8 == 0 && half % 8 == 0;
-  int64_t item_bytes = static_cast<int64_t>(keys_values.element_size());
-  for (int64_t dim = 0; dim + 1 < keys_values.dim(); ++dim) {
-    wide &= keys_values.size(dim) <= 1 || keys_values.stride(dim) * item_bytes % 16 == 0;
-  }
-  return wide;
-}
 
 void check_rows(ArgChecks& args, const RowArgs& in, InjectContextKvParams& p) {
   p.commit_lens =
@@ -146,7 +128,8 @@ void inject_context_kv(const Tensor& keys_values, const std::vector<Tensor>& buf
   p.pieces = layout.pieces;
   p.buffer_page_size = layout.page_size;
   p.num_slots = layout.num_slots;
-  p.has_wide_rows = has_wide_rows(keys_values, p.head_dim, p.rotary_dim / 2);
+  p.has_wide_rows = p.head_dim % kWidePiece == 0 && p.rotary_dim / 2 % kWidePiece == 0 &&
+                    has_wide_rows(keys_values);
   p.status = args(status, "status").dtype(kInt32).shape({"B"}).contiguous().mutable_data<int32_t>();
   p.accumulate_status = accumulate_status;
   if constexpr (device == Device::kCpu) {

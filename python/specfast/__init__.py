@@ -11,6 +11,7 @@ from specfast import drafters, ops, planner, reference  # noqa: E402
 from specfast.kv_layout import KvBuffer, KvLayout  # noqa: E402
 from specfast.records import (  # noqa: E402
     AcceptRecord,
+    DraftPlaces,
     ExpandedFrontier,
     FinishRules,
     TreeRecord,
@@ -41,6 +42,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AcceptRecord",
     "Coins",
+    "DraftPlaces",
     "DraftedBlock",
     "Engine",
     "ExpandedFrontier",

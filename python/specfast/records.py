@@ -335,3 +335,31 @@ class VerifyWindow:
             window_index=empty(num_rows),
             status=empty(batch_size),
         )
+
+
+@dataclass
+class DraftPlaces:
+    """Where n rows of B requests lie behind their committed ones. Written whole.
+
+    pages : int32 [B, columns]    of the positions of each request, in order; -1: none
+    positions : int32 [n, B]      of each row
+    slots : int32 [n, B]          of the cache; -1: none
+    counts : int32 [n, B]         1 for a row that exists, 0 for another
+    """
+
+    pages: Tensor
+    positions: Tensor
+    slots: Tensor
+    counts: Tensor
+
+    @classmethod
+    def empty(
+        cls, batch_size: int, num_rows: int, num_columns: int, device: torch.device | str
+    ) -> DraftPlaces:
+        """Allocate a record, uninitialised; the op writes every element."""
+
+        def empty(*shape: int) -> Tensor:
+            return torch.empty(shape, dtype=torch.int32, device=device)
+
+        rows = num_rows, batch_size
+        return cls(empty(batch_size, num_columns), empty(*rows), empty(*rows), empty(*rows))

@@ -309,3 +309,47 @@ def test_inject_context_kv() -> None:
     for layer, (keys, values) in enumerate(zip(*caches, strict=True)):
         assert torch.equal(values[[5, 6, 7, 32 + 9]], of_layers[[0, 1, 2, 4], layer, 1])
         assert keys.flatten(1).any(1).nonzero().flatten().tolist() == [5, 6, 7, 41]
+
+
+def test_rows_of_a_drafter() -> None:
+    int32 = {"dtype": torch.int32}
+    places = run(
+        "place_draft_rows",
+        page_table=torch.tensor([[5, 7, 6]]),
+        page_table_rows=torch.zeros(1, **int32),
+        prefix_lens=torch.tensor([3], **int32),
+        counts=torch.tensor([2], **int32),
+    )["places"]
+    assert places.pages.tolist() == [[5, 7, 8, 9, -1]]
+    assert places.slots.T.tolist() == [[15, 16, -1]]
+    keys, values = torch.zeros(20, 2, 4), torch.zeros(20, 2, 4)
+    heads, angles = random(20, 1, 3, 8, 4), torch.zeros(6, 2)
+    queries = run(
+        "rope_append_kv",
+        places=places,
+        rows=heads.flatten(2),
+        keys=keys,
+        values=values,
+        cos=1 + angles,
+        sin=angles,
+        norm=None,
+    )["queries"]
+    assert torch.equal(queries, heads[:, :, :4])
+    assert torch.equal(keys[15:17], heads[0, :2, 4:6])
+    assert torch.equal(values[15:17], heads[0, :2, 6:])
+
+
+def test_layers_of_a_drafter() -> None:
+    embedding, features = random(21, 9, 16), random(22, 1, 2, 16)
+    names = {"embedding": embedding, "features": features, "weight": None, "d2t": None}
+    tokens, parents = torch.tensor([[4, 8]]), torch.tensor([[1, 1]])
+    rows = run("gather_eagle_inputs", tokens=tokens, parents=parents, **names)["rows"]
+    assert torch.equal(rows, torch.cat([embedding[tokens], features[:, [1, 1]]], -1))
+    inner = run("silu_and_mul", rows=rows)["inner"]
+    gate, up = rows.chunk(2, -1)
+    torch.testing.assert_close(inner, torch.nn.functional.silu(gate) * up)
+    weight = random(23, 16)
+    names = run("fused_add_rms_norm", x=inner, residual=up, weight=weight)
+    assert torch.equal(names["total"], inner + up)
+    expected = torch.nn.functional.rms_norm(inner + up, (16,), weight, eps=1e-6)
+    torch.testing.assert_close(names["normed"], expected)

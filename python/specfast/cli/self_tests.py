@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import specfast
+from specfast.cli import drafter_self_tests
 from specfast.cli.self_test_inputs import BATCH, NODES, TOPK, VOCAB
 from specfast.cli.self_test_inputs import anchors as _anchors
 from specfast.cli.self_test_inputs import candidates as _candidates
@@ -368,15 +369,20 @@ SELF_TESTS: dict[str, SelfTest] = {
     "build_verify_window": _build_verify_window,
     "commit_state": commit_state,
     "expand_frontier": _expand_frontier,
+    "fused_add_rms_norm": drafter_self_tests.fused_add_rms_norm,
+    "gather_eagle_inputs": drafter_self_tests.gather_eagle_inputs,
     "inject_context_kv": inject_context_kv,
     "merge_row_stats": _merge_row_stats,
+    "place_draft_rows": drafter_self_tests.place_draft_rows,
     "relocate_kv": relocate_kv,
+    "rope_append_kv": drafter_self_tests.rope_append_kv,
     "row_stats": _row_stats,
     "sample_markov_block": _sample_markov_block,
     "sample_rows": _sample_rows,
     "schedule_verify_lens": _schedule_verify_lens,
     "select_and_build_tree": _select_and_build_tree,
     "select_draft_tokens": _select_draft_tokens,
+    "silu_and_mul": drafter_self_tests.silu_and_mul,
     "tree_from_parents": _tree_from_parents,
     "walk_selector": _walk_selector,
     "verify_attention": _verify_attention,

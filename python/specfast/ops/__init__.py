@@ -3,6 +3,8 @@
 from specfast.ops.accept import *  # noqa: F403
 from specfast.ops.attention import *  # noqa: F403
 from specfast.ops.context import *  # noqa: F403
+from specfast.ops.drafter_cache import *  # noqa: F403
+from specfast.ops.drafter_rows import *  # noqa: F403
 from specfast.ops.frontier import *  # noqa: F403
 from specfast.ops.markov import *  # noqa: F403
 from specfast.ops.plan import *  # noqa: F403

@@ -4,6 +4,11 @@ from specfast.reference.accept import accept_chain as accept_chain
 from specfast.reference.accept import accept_tree as accept_tree
 from specfast.reference.attention import verify_attention as verify_attention
 from specfast.reference.context import inject_context_kv as inject_context_kv
+from specfast.reference.drafter_cache import place_draft_rows as place_draft_rows
+from specfast.reference.drafter_cache import rope_append_kv as rope_append_kv
+from specfast.reference.drafter_rows import fused_add_rms_norm as fused_add_rms_norm
+from specfast.reference.drafter_rows import gather_eagle_inputs as gather_eagle_inputs
+from specfast.reference.drafter_rows import silu_and_mul as silu_and_mul
 from specfast.reference.frontier import expand_frontier as expand_frontier
 from specfast.reference.markov import sample_markov_block as sample_markov_block
 from specfast.reference.merge_row_stats import merge_row_stats as merge_row_stats

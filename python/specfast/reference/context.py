@@ -30,6 +30,7 @@ def inject_context_kv(
     assert layout.num_slots is not None
     caches = [buffer.views[0] for buffer in layout.buffers]
     status = torch.zeros_like(commit_lens)
+    norms = None if k_norm_weight is None else k_norm_weight[:, None]
     for b, (count, begin) in enumerate(
         zip(commit_lens.tolist(), prefix_lens.tolist(), strict=True)
     ):
@@ -55,22 +56,24 @@ def inject_context_kv(
             continue
         for row, place, page in zip(path[:count], places, pages, strict=True):
             slot = page * page_size + place % page_size
-            keys = _keys(rows_of_b[row, :, 0], k_norm_weight, eps, cos[place], sin[place])
+            keys = rotated_heads(rows_of_b[row, :, 0], norms, eps, cos[place], sin[place])
             for layer, values in enumerate(rows_of_b[row, :, 1]):
                 for cache, item in zip(caches[2 * layer :], (keys[layer], values), strict=False):
                     cache[slot // cache.shape[1], slot % cache.shape[1]] = item
     return status
 
 
-def _keys(keys: Tensor, weight: Tensor | None, eps: float, cos: Tensor, sin: Tensor) -> Tensor:
-    """``keys`` [L, H, D] of one row, normed and rotated, in their dtype."""
-    x = keys.float()
+def rotated_heads(
+    heads: Tensor, weight: Tensor | None, eps: float, cos: Tensor, sin: Tensor
+) -> Tensor:
+    """``heads`` [..., H, D] at one position, normed and rotated, in their dtype."""
+    x = heads.float()
     if weight is not None:
         head_dim = x.shape[-1]
         squares = lane_sum(head_dim, x.shape[:-1], lambda total, k: total + x[..., k] * x[..., k])
         scale = 1.0 / sqrt(squares / float(head_dim) + torch.tensor(eps))
-        x = x * scale[..., None] * weight[:, None]
+        x = x * scale[..., None] * weight
     half = len(cos)
     first, second, rest = x.tensor_split([half, 2 * half], dim=-1)
     rotated = (first * cos - second * sin, second * cos + first * sin, rest)
-    return torch.cat(rotated, -1).to(keys.dtype)
+    return torch.cat(rotated, -1).to(heads.dtype)

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-NUM_SUMS, RUN = 32, 8
+NUM_SUMS, NUM_GROUPS, RUN = 32, 16, 8
 
 
 def lane_sum(count: int, shape: tuple[int, ...], add: Callable[[Tensor, int], Tensor]) -> Tensor:
@@ -19,7 +20,30 @@ def lane_sum(count: int, shape: tuple[int, ...], add: Callable[[Tensor, int], Te
     for k in range(count):
         number = k // RUN % NUM_SUMS
         sums[number] = add(sums[number], k)
+    return _added_by_halves(torch.stack(sums))
+
+
+def row_sum(terms: Tensor) -> Tensor:
+    """The sum of ``terms`` [..., count] over the last dimension.
+
+    Of 512 running sums number ``k // 8 % 512`` takes term k; each 32 neighbours are added up halves
+    to halves, and then the 16 results.
+    """
+    per_turn = NUM_GROUPS * NUM_SUMS * RUN
+    padded = functional.pad(terms, (0, -terms.shape[-1] % per_turn))
+    num_turns = padded.shape[-1] // per_turn
+    in_turns = padded.view(*terms.shape[:-1], num_turns, NUM_GROUPS, NUM_SUMS, RUN)
+    sums = torch.zeros(*terms.shape[:-1], NUM_GROUPS, NUM_SUMS)
+    for turn in in_turns.unbind(-4):
+        for term in turn.unbind(-1):
+            sums = sums + term
+    groups = _added_by_halves(sums.movedim(-1, 0))
+    return _added_by_halves(groups.movedim(-1, 0))
+
+
+def _added_by_halves(sums: Tensor) -> Tensor:
+    """The sum over the first dimension."""
     while len(sums) > 1:
         half = len(sums) // 2
-        sums = [low + high for low, high in zip(sums[:half], sums[half:], strict=True)]
+        sums = sums[:half] + sums[half:]
     return sums[0]
