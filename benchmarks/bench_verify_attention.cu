@@ -1,5 +1,6 @@
 // Verify attention over a paged cache in HBM: chains of a few rows and trees of 64, bf16, head_dim
-// 128, pages of 16 in random order. The floor is the bytes of keys and values.
+// 128, pages of 16 in random order; keys and values in bf16 or float8_e4m3fn. The floor is the
+// bytes of keys and values.
 
 #include <cuda_runtime.h>
 
@@ -30,10 +31,20 @@ SPECFAST_HD BFloat16 drawn_value(uint64_t seed, int64_t at, float spread) {
   return value;
 }
 
-__global__ void fill_kernel(BFloat16* values, int64_t count, uint64_t seed, float spread) {
+// Magnitudes up to 1, as the draw has them or spread over the exponents.
+SPECFAST_HD void draw_element(uint64_t seed, int64_t at, BFloat16* element) {
+  *element = drawn_value(seed, at, 1.0f);
+}
+SPECFAST_HD void draw_element(uint64_t seed, int64_t at, Float8* element) {
+  const uint64_t bits = mix_bits(seed << 48 ^ at);
+  element->bits = static_cast<uint8_t>((bits >> 40) % 0x39 | (bits >> 63) << 7);
+}
+
+template <class Kv>
+__global__ void fill_kernel(Kv* values, int64_t count, uint64_t seed) {
   int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += step) {
-    values[i] = drawn_value(seed, i, spread);
+    draw_element(seed, i, values + i);
   }
 }
 
@@ -49,7 +60,7 @@ class DeviceBuffer {
 };
 
 // All requests have `kContext` keys, the rows' own included.
-template <int kHeads, int kContext, bool kTree>
+template <int kHeads, int kContext, bool kTree, class Kv = BFloat16>
 class VerifyAttention : public Workload {
  public:
   explicit VerifyAttention(const Point& point)
@@ -64,15 +75,16 @@ class VerifyAttention : public Workload {
         prefix_lens_(1, batch_),
         indptr_(1, batch_ + 1),
         mask_(1, int64_t{batch_} * nodes_ * ceil_div(nodes_, 32)),
+        scales_(1, kKvHeads),
         keys_(cache_bytes() * sets_),
         values_(cache_bytes() * sets_),
         workspace_(kWorkspaceBytes) {
     SPECFAST_CUDA_CHECK(cudaMemset(workspace_.data(), 0, kWorkspaceBytes));
     int64_t count = sets_ * pages_ * kPageElements;
     for (auto* buffer : {&keys_, &values_}) {
-      specfast::launch(fill_kernel, {dim3(2048), dim3(kThreads)}, nullptr,
-                       static_cast<BFloat16*>(buffer->data()), count,
-                       uint64_t{buffer == &keys_ ? 1u : 2u}, 1.0f);
+      specfast::launch(fill_kernel<Kv>, {dim3(2048), dim3(kThreads)}, nullptr,
+                       static_cast<Kv*>(buffer->data()), count,
+                       uint64_t{buffer == &keys_ ? 1u : 2u});
     }
     for (int set = 0; set < sets_; ++set) {
       Random random(set);
@@ -85,12 +97,14 @@ class VerifyAttention : public Workload {
     }
     std::fill_n(prefix_lens_.host(0), batch_, kContext - nodes_);
     for (int b = 0; b <= batch_; ++b) indptr_.host(0)[b] = b * nodes_;
+    std::fill_n(scales_.host(0), kKvHeads, 1.0f);
     draw_trees();
     query_.upload();
     table_.upload();
     prefix_lens_.upload();
     indptr_.upload();
     mask_.upload();
+    scales_.upload();
   }
 
   int sets() const override { return sets_; }
@@ -108,8 +122,8 @@ class VerifyAttention : public Workload {
     constexpr int kGroup = kHeads / kKvHeads;
     const int b = (7 * set) % batch_;
     const int kv_head = set % kKvHeads;
-    std::vector<BFloat16> keys = fetch_pages(keys_, set, b);
-    std::vector<BFloat16> values = fetch_pages(values_, set, b);
+    std::vector<Kv> keys = fetch_pages(keys_, set, b);
+    std::vector<Kv> values = fetch_pages(values_, set, b);
     std::vector<int32_t> pages(kPages);
     std::iota(pages.begin(), pages.end(), 0);
     std::vector<int32_t> indptr = {b * nodes_, (b + 1) * nodes_};
@@ -152,19 +166,19 @@ class VerifyAttention : public Workload {
   static constexpr int kPages = kContext / kPageSize;
   static constexpr int64_t kWorkspaceBytes = 1 << 28;
 
-  double kv_bytes() const { return 2.0 * 2.0 * batch_ * kContext * kKvHeads * kHeadDim; }
-  size_t cache_bytes() const { return static_cast<size_t>(pages_) * kPageElements * 2; }
-  const BFloat16* cache(const DeviceBuffer& buffer, int set) const {
-    return static_cast<const BFloat16*>(buffer.data()) + set * pages_ * kPageElements;
+  double kv_bytes() const { return 2.0 * sizeof(Kv) * batch_ * kContext * kKvHeads * kHeadDim; }
+  size_t cache_bytes() const { return static_cast<size_t>(pages_) * kPageElements * sizeof(Kv); }
+  const Kv* cache(const DeviceBuffer& buffer, int set) const {
+    return static_cast<const Kv*>(buffer.data()) + set * pages_ * kPageElements;
   }
 
-  std::vector<BFloat16> fetch_pages(const DeviceBuffer& buffer, int set, int b) {
-    std::vector<BFloat16> pages(static_cast<size_t>(kPages) * kPageElements);
+  std::vector<Kv> fetch_pages(const DeviceBuffer& buffer, int set, int b) {
+    std::vector<Kv> pages(static_cast<size_t>(kPages) * kPageElements);
     for (int i = 0; i < kPages; ++i) {
       int64_t page = table_.host(set)[b * kPages + i];
       SPECFAST_CUDA_CHECK(cudaMemcpy(pages.data() + int64_t{i} * kPageElements,
                                      cache(buffer, set) + page * kPageElements,
-                                     kPageElements * sizeof(BFloat16), cudaMemcpyDeviceToHost));
+                                     kPageElements * sizeof(Kv), cudaMemcpyDeviceToHost));
     }
     return pages;
   }
@@ -198,7 +212,12 @@ class VerifyAttention : public Workload {
     p.out = out_.on(side, set);
     p.query_row_stride = p.out_row_stride = kHeads * kHeadDim;
     p.query_head_stride = p.out_head_stride = kHeadDim;
-    p.keys = {nullptr, kKvHeads * kHeadDim, kHeadDim};
+    p.keys.slot_stride = kKvHeads * kHeadDim;
+    p.keys.head_stride = kHeadDim;
+    if (std::is_same_v<Kv, Float8>) {
+      p.keys.scales = scales_.on(side, 0);
+      p.keys.scale_stride = 1;
+    }
     p.values = p.keys;
     p.page_pitch = p.page_size = kPageSize;
     p.num_pages = static_cast<int32_t>(pages_);
@@ -216,6 +235,7 @@ class VerifyAttention : public Workload {
   SetArray<BFloat16> query_, out_;
   SetArray<int32_t> table_, prefix_lens_, indptr_;
   SetArray<uint32_t> mask_;
+  SetArray<float> scales_;
   DeviceBuffer keys_, values_, workspace_;
 };
 
@@ -233,6 +253,9 @@ Registrar chains(benchmark<VerifyAttention<32, 8192, false>>(
           point("32/8 heads, 8k, cold", 64, 16)}));
 Registrar short_chains(
     benchmark<VerifyAttention<32, 1024, false>>(kOp, {point("32/8 heads, 1k, cold", 64, 8)}));
+Registrar float8_chains(benchmark<VerifyAttention<32, 8192, false, Float8>>(
+    kOp, {point("32/8 heads, 8k, fp8 KV, cold", 1, 8), point("32/8 heads, 8k, fp8 KV, cold", 8, 8),
+          point("32/8 heads, 8k, fp8 KV, cold", 64, 8)}));
 Registrar trees(benchmark<VerifyAttention<32, 8192, true>>(
     kOp, {point("32/8 heads, tree, 8k, cold", 8, 64),
           point("32/8 heads, tree, 8k, cold", 64, 64, 1500)}));

@@ -31,11 +31,13 @@ def random_attention(
     first_row: int = 0,
     sliding_window: int = 0,
     paged: bool = False,
+    scales: int = 0,
 ) -> Call:
     """A sound call: ``rows[b]`` rows behind ``prefix_lens[b]`` keys, pages in random order.
 
     ``window``: "chain", "block", or "bits" and "qlen" with a random tree. Slots that no position of
-    a request has, and pages of nobody, hold NaN.
+    a request has, and pages of nobody, hold NaN. With ``scales``, 1 or as many as KV heads, keys
+    and values are float8_e4m3fn.
     """
     rng = torch.Generator().manual_seed(seed)
     batch = len(rows)
@@ -56,8 +58,10 @@ def random_attention(
         slots_used[slots[: lens[b]]] = True
 
     def cache() -> Tensor:
-        values = torch.randn(num_pages * page_size, heads[1], head_dim, generator=rng).to(dtype)
-        values[~slots_used] = float("nan")
+        values = torch.randn(num_pages * page_size, heads[1], head_dim, generator=rng)
+        # A NaN of float8 is one of two bytes, and both occur.
+        values[~slots_used] = values[~slots_used].sign() * float("nan")
+        values = values.to(torch.float8_e4m3fn if scales else dtype)
         return values.view(num_pages, page_size, *values.shape[1:]) if paged else values
 
     total = first_row + sum(rows) + padding
@@ -72,6 +76,9 @@ def random_attention(
         "sliding_window": sliding_window,
         "block_bidirectional": window == "block",
     }
+    if scales:
+        for name in ("key_scale", "value_scale"):
+            call[name] = torch.rand(scales, generator=rng) + 0.5
     if window in ("bits", "qlen"):
         call["window_mask"] = random_trees(rng, batch, max([*rows, 1]), window)
     return call
@@ -107,6 +114,7 @@ def assert_close(got: Tensor, call: Call) -> None:
     magnitude = reference.verify_attention(**{**call, **spread})
     finite = call["query"].double().nan_to_num().norm(dim=-1).max() if got.numel() else 0
     longest = call["key_cache"].double().nan_to_num().norm(dim=-1).max() if got.numel() else 0
+    longest = longest * call.get("key_scale", torch.ones(1)).max()
     scale = call.get("scale") or call["query"].shape[-1] ** -0.5
     rounding = {torch.float32: 2**-20, torch.bfloat16: 2**-8, torch.float16: 2**-11}[got.dtype]
     bound = magnitude * (2.1 * rounding + 2**-20 * scale * finite * longest) + 1e-7

@@ -30,9 +30,9 @@ class RecordedCalls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def assert_opcheck(call: Callable[[], object]) -> None:
-    """torch's own checks of the one operator that the call reaches."""
+def assert_opcheck(call: Callable[[], object], *checks: str) -> None:
+    """torch's own checks, or some, of the one operator that the call reaches."""
     with RecordedCalls() as recorded:
         call()
     ((op, args),) = recorded.calls
-    torch.library.opcheck(op, args)
+    torch.library.opcheck(op, args, test_utils=checks or "ALL")

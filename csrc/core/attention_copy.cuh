@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/attention_convert.cuh"
 #include "core/attention_tile.cuh"
 
 namespace specfast {
@@ -12,12 +13,19 @@ namespace specfast {
 //
 // Loads return in the order in which they were asked for, behind all copies under way: slots are
 // looked up for some tiles at once, so many tiles before they are needed.
+//
+// What is kept as float8 is copied into the front half of its place and converted there, by the
+// lane that has copied it, some pieces later.
 template <class Sizes>
 class TileCopier {
   using Tile = typename Sizes::Tile;
   static constexpr int kWarpKeys = 16;
   static constexpr int kKeysAtOnce = 32 / Tile::kGroups;
   static constexpr int kRounds = kWarpKeys / kKeysAtOnce;
+  using Kv = typename Sizes::Kv;
+  static constexpr int kGroupBytes = 8 * sizeof(Kv);  // of 16 bytes that are multiplied
+  // Pieces under way before the first is converted; what computes may hold one and want the next.
+  static constexpr int kAhead = min_of(Sizes::kPlaces - 2, 4);
   static constexpr int kLookups = Sizes::kTilesPerLookup * kWarpKeys / 32;  // of a lane
 
  public:
@@ -51,6 +59,10 @@ class TileCopier {
       wait_for_place();
       copy_piece(values, p_.values.slot_stride, first);
     }
+    if constexpr (Sizes::kConverts) {
+      finish_copies<0>();
+      while (num_unconverted_ > 0) convert_piece();
+    }
   }
 
  private:
@@ -60,8 +72,8 @@ class TileCopier {
   __device__ static int key_of(int number) { return number / 2 * 8 + warp() * 2 + number % 2; }
 
   __device__ static const uint8_t* columns_of(const KvCache& cache, int kv_head) {
-    return static_cast<const uint8_t*>(cache.data) + kv_head * cache.head_stride * 2 +
-           lane() % Tile::kGroups * 16;
+    return static_cast<const uint8_t*>(cache.data) + kv_head * cache.head_stride * sizeof(Kv) +
+           lane() % Tile::kGroups * kGroupBytes;
   }
 
   // Of tile `first` and those behind it.
@@ -87,9 +99,6 @@ class TileCopier {
 
   // Of the slots from number `first` on.
   __device__ void copy_piece(const uint8_t* columns, int64_t stride, int first) {
-    const uint32_t piece = shared_offset(Sizes::shared().pieces[place_.index]) + at_;
-    // Without the permutation of a key beside it.
-    const uint32_t odd_piece = shared_offset(Sizes::shared().pieces[place_.index]) + (at_ ^ 16);
     // All are read before the first copy.
     int32_t from[kRounds];
     SPECFAST_UNROLL
@@ -98,24 +107,55 @@ class TileCopier {
     }
     SPECFAST_UNROLL
     for (int i = 0; i < kRounds; ++i) {
-      const bool odd = i * kKeysAtOnce % 2 != 0;
-      const int further = i * kKeysAtOnce / 2 * 1024 + (odd ? 128 : 0);
-      copy_async_16((odd ? odd_piece : piece) + further, columns, from[i],
-                    static_cast<uint32_t>(stride * 2));
+      copy_async<kGroupBytes>(group(place_.index, i), columns, from[i],
+                              static_cast<uint32_t>(stride * sizeof(Kv)));
     }
-    fill_place();
+    if constexpr (Sizes::kConverts) {
+      commit_copies();
+      place_.advance();
+      if (++num_unconverted_ <= kAhead) return;
+      finish_copies<kAhead>();
+      convert_piece();
+    } else {
+      arrive_after_copies(filled(place_.index));
+      show_there(place_.index);
+      place_.advance();
+    }
   }
 
-  __device__ void fill_place() {
-    uint64_t* filled = Sizes::shared().filled + place_.index;
-    arrive_after_copies(filled);
-    if (is_chosen_lane()) arrive(filled);  // `there` is written
-    place_.advance();
+  // Where this lane's group of round i lies.
+  __device__ uint32_t group(int place, int i) const {
+    const bool odd = i * kKeysAtOnce % 2 != 0;
+    // Without the permutation of a key beside it.
+    const uint32_t at = odd ? at_ ^ 16 : at_;
+    return shared_offset(Sizes::shared().pieces[place]) + at +
+           (i * kKeysAtOnce / 2 * 1024 + (odd ? 128 : 0));
+  }
+
+  // The oldest one, whose copies are done.
+  __device__ void convert_piece() {
+    SPECFAST_UNROLL
+    for (int i = 0; i < kRounds; ++i) {
+      convert_float8<typename Sizes::T>(group(unconverted_.index, i));
+    }
+    show_copies_to_matrices();
+    arrive(filled(unconverted_.index));
+    show_there(unconverted_.index);
+    unconverted_.advance();
+    --num_unconverted_;
+  }
+
+  __device__ static uint64_t* filled(int place) { return Sizes::shared().filled + place; }
+  // `there` is written.
+  __device__ static void show_there(int place) {
+    if (is_chosen_lane()) arrive(filled(place));
   }
 
   const VerifyAttentionParams& p_;
   const uint32_t at_;  // of this lane's first group in a piece
   PiecePlace<Sizes::kPlaces> place_;
+  PiecePlace<Sizes::kPlaces> unconverted_;  // the oldest one; for float8
+  int num_unconverted_ = 0;
 };
 
 }  // namespace specfast

@@ -47,17 +47,31 @@ __device__ inline void store_shared(float4* address, const float4& value) {
                : "memory");
 }
 
-// 16 bytes to shared memory, from a slot of so many bytes; zeros, and nothing read, if it is below
-// 0.
-__device__ inline void copy_async_16(uint32_t target, const void* slots, int32_t slot,
-                                     uint32_t slot_bytes) {
-  asm volatile(
-      "{ .reg .pred absent; .reg .s32 from; .reg .u64 source;\n"
-      "setp.lt.s32 absent, %2, 0;\n"
-      "max.s32 from, %2, 0;\n"
-      "mad.wide.u32 source, from, %3, %1;\n"
-      "cp.async.cg.shared.global.L2::128B [%0], [source], 16, absent; }" ::"r"(target),
-      "l"(slots), "r"(slot), "r"(slot_bytes));
+// So many bytes, 8 or 16, to shared memory, from a slot of `slot_bytes`; zeros, and nothing read,
+// if it is below 0.
+template <int kBytes>
+__device__ void copy_async(uint32_t target, const void* slots, int32_t slot, uint32_t slot_bytes) {
+#define SPECFAST_COPY_ASYNC(kind)                                                             \
+  asm volatile(                                                                               \
+      "{ .reg .pred absent; .reg .s32 from; .reg .u64 source;\n"                              \
+      "setp.lt.s32 absent, %2, 0;\n"                                                          \
+      "max.s32 from, %2, 0;\n"                                                                \
+      "mad.wide.u32 source, from, %3, %1;\n"                                                  \
+      "cp.async." kind ".shared.global.L2::128B [%0], [source], %4, absent; }" ::"r"(target), \
+      "l"(slots), "r"(slot), "r"(slot_bytes), "n"(kBytes))
+  if constexpr (kBytes == 16) {
+    SPECFAST_COPY_ASYNC("cg");  // past L1, which is for 16 bytes only
+  } else {
+    SPECFAST_COPY_ASYNC("ca");
+  }
+#undef SPECFAST_COPY_ASYNC
+}
+// Closes a group of copies of this thread.
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until no more than the last groups are under way.
+template <int kGroups>
+__device__ void finish_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 // Barriers in shared memory, of a number of arrivals per round. Rounds count from 0.
 __device__ inline void init_barrier(uint64_t* barrier, int arrivals) {

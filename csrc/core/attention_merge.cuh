@@ -57,8 +57,8 @@ class PartMerger {
   static constexpr int kPartsAtOnce = 8;
 
  public:
-  __device__ PartMerger(const VerifyAttentionParams& p, const Workspace& workspace, float c)
-      : p_(p), workspace_(workspace), c_(c) {}
+  __device__ PartMerger(const VerifyAttentionParams& p, const Workspace& workspace)
+      : p_(p), workspace_(workspace) {}
 
   // The share of one part, by the computing warps. `first_place`: of the unit's first part within
   // its span.
@@ -70,6 +70,7 @@ class PartMerger {
     const int warp = threadIdx.x / 32;
     const int merges = (blocks * lane_groups - warp + kWarps - 1) / kWarps;
     if (merges <= 0) return;
+    const float c = score_factor<Sizes>(p_, tile.kv_head);
     wait_for_parts(item);
 
     // Parts of all merges one after the other; all loads of some are under way before the first is
@@ -107,11 +108,11 @@ class PartMerger {
       SPECFAST_UNROLL
       for (int k = 0; k < kPartsAtOnce; ++k) {
         if (merge >= merges) break;
-        add(span, values[k], fold(spans[0], {rows[k][0].x, rows[k][0].y}, c_),
-            fold(spans[1], {rows[k][1].x, rows[k][1].y}, c_));
+        add(span, values[k], fold(spans[0], {rows[k][0].x, rows[k][0].y}, c),
+            fold(spans[1], {rows[k][1].x, rows[k][1].y}, c));
         ++part;
         if (part < item.parts && (first_place + part) % parts_per_span != 0) continue;
-        add(sums, span, fold(totals[0], spans[0], c_), fold(totals[1], spans[1], c_));
+        add(sums, span, fold(totals[0], spans[0], c), fold(totals[1], spans[1], c));
         span = make_float4(0, 0, 0, 0);
         spans[0] = spans[1] = {};
         if (part < item.parts) continue;
@@ -164,15 +165,14 @@ class PartMerger {
   __device__ void store(const AttentionTile& tile, const Place& place, const float4& sums,
                         const RowSoftmax (&totals)[2]) const {
     const int column = place.block * 8 + place.lane % 4 * 2;
-    const float first = normalizer(totals[0]);
-    const float second = normalizer(totals[1]);
+    const float first = value_factor<Sizes>(p_, tile.kv_head, totals[0]);
+    const float second = value_factor<Sizes>(p_, tile.kv_head, totals[1]);
     store_pair<T>(p_, tile, place.row, column, sums.x * first, sums.y * first);
     store_pair<T>(p_, tile, place.row + 8, column, sums.z * second, sums.w * second);
   }
 
   const VerifyAttentionParams& p_;
   const Workspace& workspace_;
-  float c_;
 };
 
 }  // namespace specfast

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cmath>
+
 #include "core/types.h"
 
 namespace specfast {
@@ -20,7 +22,18 @@ struct KvCache {
   const void* data;     // [pages, page_size, num_kv_heads, head_dim]
   int64_t slot_stride;  // elements between slots of a page
   int64_t head_stride;  // elements between heads
+  // [num_kv_heads] of float8_e4m3fn, whose values are to be multiplied by it, or null: elements
+  // have the type of query. Keys and values both have scales, or neither.
+  const float* scales;
+  int64_t scale_stride;  // 0: one of all heads, 1
 };
+
+// Scales are above 0 and finite; any other counts as NaN.
+SPECFAST_HD float scale_of(const KvCache& cache, int kv_head) {
+  if (cache.scales == nullptr) return 1.0f;
+  const float scale = cache.scales[kv_head * cache.scale_stride];
+  return scale > 0 && scale < INFINITY ? scale : NAN;
+}
 
 struct VerifyAttentionParams {
   int32_t batch_size;  // B <= kMaxAttentionRequests
@@ -29,7 +42,7 @@ struct VerifyAttentionParams {
   int32_t num_kv_heads;
   int32_t head_dim;  // D
   int32_t max_rows;  // rows of a request, <= kMaxAttentionRows; what a request has more is cut
-  FloatType type;    // of query, keys, values and out
+  FloatType type;    // of query and out, and of keys and values without scales
 
   const void* query;  // [R, H, D] dense in D
   int64_t query_row_stride;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/attention_params.h"
+#include "core/float8.h"
 #include "core/launch.cuh"
 
 namespace specfast {
@@ -27,7 +28,8 @@ class SimpleAttention {
     int owner;
   };
 
-  template <class T>
+  // T: of query and out, Kv: of keys and values.
+  template <class T, class Kv>
   __device__ static void run(const VerifyAttentionParams& p, Shared& shared, int row, int head) {
     T* out = static_cast<T*>(p.out) + row * p.out_row_stride + head * p.out_head_stride;
     int b = find_owner(p, shared, row);
@@ -40,8 +42,10 @@ class SimpleAttention {
     const int kv_head = head / (p.num_heads / p.num_kv_heads);
     const T* query =
         static_cast<const T*>(p.query) + row * p.query_row_stride + head * p.query_head_stride;
-    const T* keys = static_cast<const T*>(p.keys.data) + kv_head * p.keys.head_stride;
-    const T* values = static_cast<const T*>(p.values.data) + kv_head * p.values.head_stride;
+    const Kv* keys = static_cast<const Kv*>(p.keys.data) + kv_head * p.keys.head_stride;
+    const Kv* values = static_cast<const Kv*>(p.values.data) + kv_head * p.values.head_stride;
+    const float score_scale = p.scale * scale_of(p.keys, kv_head);
+    const float value_scale = scale_of(p.values, kv_head);
     for (int d = threadIdx.x; d < p.head_dim; d += kThreads) shared.query[d] = to_float(query[d]);
 
     const int32_t first = first_seen(p, r, row_depth(p, r, row_in_request));
@@ -53,7 +57,7 @@ class SimpleAttention {
       __syncthreads();  // the query is written; weights and slots of the chunk before are read
       int count = find_keys(p, r, shared, row_in_request, chunk, first);
       __syncthreads();  // slots are written
-      float chunk_max = score_keys(p, shared, keys, count);
+      float chunk_max = score_keys(p, shared, keys, count, score_scale);
       if (chunk_max == -INFINITY) chunk_max = 0;
       float sum = 0;
       for (int i = threadIdx.x; i < count; i += kThreads) {
@@ -84,7 +88,9 @@ class SimpleAttention {
     SPECFAST_UNROLL
     for (int column = 0; column < kColumns; ++column) {
       int d = threadIdx.x + column * kThreads;
-      if (d < p.head_dim) store_float(total_sum == 0 ? 0 : total[column] / total_sum, out + d);
+      if (d < p.head_dim) {
+        store_float(total_sum == 0 ? 0 : total[column] / total_sum * value_scale, out + d);
+      }
     }
   }
 
@@ -119,23 +125,23 @@ class SimpleAttention {
   }
 
   // The largest score.
-  template <class T>
-  __device__ static float score_keys(const VerifyAttentionParams& p, Shared& shared, const T* keys,
-                                     int count) {
+  template <class Kv>
+  __device__ static float score_keys(const VerifyAttentionParams& p, Shared& shared, const Kv* keys,
+                                     int count, float score_scale) {
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     float largest = -INFINITY;
     for (int i = warp; i < count; i += kWarps) {
       const int32_t slot = shared.slots[i];
       if (slot < 0) continue;
-      const T* key = keys + slot * p.keys.slot_stride;
+      const Kv* key = keys + slot * p.keys.slot_stride;
       float score = 0;
       for (int d = lane; d < p.head_dim; d += 32) {
         score = fmaf(shared.query[d], to_float(key[d]), score);
       }
       SPECFAST_UNROLL
       for (int step = 16; step > 0; step /= 2) score += __shfl_xor_sync(~0u, score, step);
-      score *= p.scale;
+      score *= score_scale;
       largest = max_of(largest, score);
       if (lane == 0) shared.weights[i] = score;
     }
@@ -159,13 +165,13 @@ class SimpleAttention {
   }
 };
 
-template <class T>
+template <class T, class Kv>
 __global__ void __launch_bounds__(SimpleAttention::kThreads)
     simple_attention_kernel(const __grid_constant__ VerifyAttentionParams p) {
   __shared__ SimpleAttention::Shared shared;
   begin_after_previous_kernel();
   int row = blockIdx.x / p.num_heads;
-  SimpleAttention::run<T>(p, shared, row, blockIdx.x - row * p.num_heads);
+  SimpleAttention::run<T, Kv>(p, shared, row, blockIdx.x - row * p.num_heads);
 }
 
 }  // namespace specfast

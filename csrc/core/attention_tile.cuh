@@ -26,11 +26,14 @@ struct AttentionTile {
   __device__ int num_query_rows() const { return query_row(num_rows - 1) - first_query_row() + 1; }
 };
 
-// Sizes of a kernel for T and head_dim whose CTAs take 64 * kGroups rows at a time, a warpgroup
-// each; one more copies. Two small CTAs share an SM: while one begins or merges, the other reads.
-template <class T_, int kHeadDim_, int kGroups_>
+// Sizes of a kernel for T, keys and values of type Kv and head_dim whose CTAs take 64 * kGroups
+// rows at a time, a warpgroup each; one more copies. Two small CTAs share an SM: while one begins
+// or merges, the other reads.
+template <class T_, class Kv_, int kHeadDim_, int kGroups_>
 struct AttentionSizes {
   using T = T_;
+  using Kv = Kv_;  // T, or Float8 with scales
+  static constexpr bool kConverts = sizeof(Kv) < sizeof(T);
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kGroups = kGroups_;
   static constexpr int kComputingThreads = 128 * kGroups;
@@ -94,6 +97,19 @@ __device__ Pointer tile_row(const AttentionTile& tile, int row, Pointer base, in
   const int query_row = tile.query_row(row);
   const int head = tile.first_row + row - query_row * tile.group + tile.kv_head * tile.group;
   return base + (tile.request.first_row + query_row) * row_stride + head * head_stride;
+}
+
+// What scores are multiplied by, in units of log2(e).
+template <class Sizes>
+__device__ float score_factor(const VerifyAttentionParams& p, int kv_head) {
+  const float of_keys = Sizes::kConverts ? scale_of(p.keys, kv_head) : 1.0f;
+  return p.scale * of_keys * 1.44269504f;
+}
+// What weighted values are multiplied by in the end.
+template <class Sizes>
+__device__ float value_factor(const VerifyAttentionParams& p, int kv_head, const RowSoftmax& row) {
+  const float factor = normalizer(row);
+  return Sizes::kConverts && row.sum != 0 ? factor * scale_of(p.values, kv_head) : factor;
 }
 
 // Two columns of out.

@@ -49,13 +49,9 @@ struct Attention {
   const VerifyAttentionParams& p;
   const int most_items;
   AttentionPlan plan;
-  const float c;
 
   __device__ Attention(const VerifyAttentionParams& params, int most_items)
-      : p(params),
-        most_items(most_items),
-        plan(params, Sizes::shared().plan, Sizes::kTileRows),
-        c(params.scale * 1.44269504f) {}
+      : p(params), most_items(most_items), plan(params, Sizes::shared().plan, Sizes::kTileRows) {}
 
   // Before the plan is made, whose barriers show what this writes.
   __device__ static void init_barriers() {
@@ -161,6 +157,7 @@ struct Attention {
   template <class Span>
   __device__ void attend(Reader& reader, const AttentionTask& task, Span& span) {
     const ChunkRange chunks = task.chunks;
+    const float c = score_factor<Sizes>(p, task.item.kv_head);
     reader.begin(find_tile(task), chunks.last == task.request.num_chunks());
 
     Sums storage[2];
@@ -180,7 +177,8 @@ struct Attention {
 
   template <class Span>
   __device__ void store_out(const AttentionTile& tile, const Reader& reader, const Span& sums) {
-    const float factors[2] = {normalizer(sums.rows[0]), normalizer(sums.rows[1])};
+    const float factors[2] = {value_factor<Sizes>(p, tile.kv_head, sums.rows[0]),
+                              value_factor<Sizes>(p, tile.kv_head, sums.rows[1])};
     SPECFAST_UNROLL
     for (int block = 0; block < Rows::kBlocks; ++block) {
       const float4 v = sums.block(block);
@@ -224,7 +222,7 @@ struct Attention {
     if (plan.part_size() == PartSize::kWhole) return;
     const Workspace workspace(p, most_items);
     count_parts(workspace);
-    const Merger merger(p, workspace, c);
+    const Merger merger(p, workspace);
     SPECFAST_NO_UNROLL
     for (int number = blockIdx.x; number < plan.num_items(); number += gridDim.x) {
       const AttentionTask task = find_task(number);
@@ -290,40 +288,43 @@ void launch_sized(const VerifyAttentionParams& p, CUstream_st* stream) {
   launch(verify_attention_kernel<Sizes>, shape, stream, p, most_places);
 }
 
-template <class T, int kHeadDim>
+template <class T, class Kv, int kHeadDim>
 void launch_for_rows(const VerifyAttentionParams& p, CUstream_st* stream) {
   const int rows = min_of(p.max_rows, p.num_rows) * (p.num_heads / p.num_kv_heads);
   if (rows <= 64 || kHeadDim == 256) {
-    launch_sized<AttentionSizes<T, kHeadDim, 1>>(p, stream);
+    launch_sized<AttentionSizes<T, Kv, kHeadDim, 1>>(p, stream);
   } else if constexpr (kHeadDim < 256) {
-    launch_sized<AttentionSizes<T, kHeadDim, 2>>(p, stream);
+    launch_sized<AttentionSizes<T, Kv, kHeadDim, 2>>(p, stream);
   }
 }
 
-bool is_aligned(const void* data, int64_t stride, int64_t other_stride, int64_t bytes) {
-  return reinterpret_cast<uintptr_t>(data) % bytes == 0 && stride * 2 % bytes == 0 &&
-         other_stride * 2 % bytes == 0;
+// Whether so many elements at once are possible.
+template <class T>
+bool is_aligned(const void* data, int64_t stride, int64_t other_stride, int64_t elements) {
+  return reinterpret_cast<uintptr_t>(data) % (elements * sizeof(T)) == 0 &&
+         stride % elements == 0 && other_stride % elements == 0;
 }
 
-// Whether the copies of 16 bytes and the pairs of columns are possible.
+// Whether the copies of 8 elements and the pairs of columns are possible.
+template <class T, class Kv>
 bool suits_tensor_cores(const VerifyAttentionParams& p) {
   constexpr int64_t kMostStride = INT32_MAX / 2;
   return (p.head_dim == 64 || p.head_dim == 128 || p.head_dim == 256) &&
          p.keys.slot_stride <= kMostStride && p.values.slot_stride <= kMostStride &&
-         is_aligned(p.keys.data, p.keys.slot_stride, p.keys.head_stride, 16) &&
-         is_aligned(p.values.data, p.values.slot_stride, p.values.head_stride, 16) &&
-         is_aligned(p.query, p.query_row_stride, p.query_head_stride, 4) &&
-         is_aligned(p.out, p.out_row_stride, p.out_head_stride, 4);
+         is_aligned<Kv>(p.keys.data, p.keys.slot_stride, p.keys.head_stride, 8) &&
+         is_aligned<Kv>(p.values.data, p.values.slot_stride, p.values.head_stride, 8) &&
+         is_aligned<T>(p.query, p.query_row_stride, p.query_head_stride, 2) &&
+         is_aligned<T>(p.out, p.out_row_stride, p.out_head_stride, 2);
 }
 
-template <class T>
+template <class T, class Kv>
 void launch_tensor_cores(const VerifyAttentionParams& p, CUstream_st* stream) {
   if (p.head_dim == 64) {
-    launch_for_rows<T, 64>(p, stream);
+    launch_for_rows<T, Kv, 64>(p, stream);
   } else if (p.head_dim == 128) {
-    launch_for_rows<T, 128>(p, stream);
+    launch_for_rows<T, Kv, 128>(p, stream);
   } else {
-    launch_for_rows<T, 256>(p, stream);
+    launch_for_rows<T, Kv, 256>(p, stream);
   }
 }
 
@@ -331,14 +332,15 @@ void launch_tensor_cores(const VerifyAttentionParams& p, CUstream_st* stream) {
 
 void verify_attention_cuda(const VerifyAttentionParams& p, CUstream_st* stream) {
   if (p.num_rows == 0) return;
-  with_attention_type(p.type, [&](auto type) {
+  with_attention_types(p, [&](auto type, auto cache_type) {
     using T = decltype(type);
+    using Kv = decltype(cache_type);
     if constexpr (sizeof(T) == 2) {
-      if (suits_tensor_cores(p)) return launch_tensor_cores<T>(p, stream);
+      if (suits_tensor_cores<T, Kv>(p)) return launch_tensor_cores<T, Kv>(p, stream);
     }
     LaunchShape shape{dim3(p.num_rows * p.num_heads), dim3(SimpleAttention::kThreads)};
     shape.begins_early = true;
-    launch(simple_attention_kernel<T>, shape, stream, p);
+    launch(simple_attention_kernel<T, Kv>, shape, stream, p);
   });
 }
 

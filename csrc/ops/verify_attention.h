@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/attention_params.h"
+#include "core/float8.h"
 #include "core/team.h"
 
 struct CUstream_st;
@@ -36,8 +37,8 @@ SPECFAST_HD AttentionScratch verify_attention_scratch(Arena& arena, const Verify
 }
 
 // Eight sums side by side: one after the other they would wait for each other.
-template <class T>
-SPECFAST_HD float dot(const T* a, const T* b, int n) {
+template <class T, class Kv>
+SPECFAST_HD float dot(const T* a, const Kv* b, int n) {
   constexpr int kLanes = 8;
   float sums[kLanes] = {};
   int i = 0;
@@ -48,15 +49,17 @@ SPECFAST_HD float dot(const T* a, const T* b, int n) {
   return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
 }
 
-// One row and head.
-template <class T>
+// One row and head. Scales of a cache are factors of all its elements: of scores, and of out.
+template <class T, class Kv>
 SPECFAST_HD void attend(const VerifyAttentionParams& p, const AttentionRequest& r, int row,
                         int head, const AttentionScratch& scratch, T* out) {
   const int kv_head = head / (p.num_heads / p.num_kv_heads);
   const T* query = static_cast<const T*>(p.query) + (r.first_row + row) * p.query_row_stride +
                    head * p.query_head_stride;
-  const T* keys = static_cast<const T*>(p.keys.data) + kv_head * p.keys.head_stride;
-  const T* values = static_cast<const T*>(p.values.data) + kv_head * p.values.head_stride;
+  const Kv* keys = static_cast<const Kv*>(p.keys.data) + kv_head * p.keys.head_stride;
+  const Kv* values = static_cast<const Kv*>(p.values.data) + kv_head * p.values.head_stride;
+  const float score_scale = p.scale * scale_of(p.keys, kv_head);
+  const float value_scale = scale_of(p.values, kv_head);
   const int32_t first = first_seen(p, r, row_depth(p, r, row));
   float total_max = -INFINITY;
   float total_sum = 0;
@@ -82,7 +85,8 @@ SPECFAST_HD void attend(const VerifyAttentionParams& p, const AttentionRequest& 
 
     float chunk_max = -INFINITY;
     for (int i = 0; i < count; ++i) {
-      float score = dot(query, keys + scratch.slots[i] * p.keys.slot_stride, p.head_dim) * p.scale;
+      float score =
+          dot(query, keys + scratch.slots[i] * p.keys.slot_stride, p.head_dim) * score_scale;
       scratch.scores[i] = score;
       chunk_max = max_of(chunk_max, score);
     }
@@ -92,7 +96,7 @@ SPECFAST_HD void attend(const VerifyAttentionParams& p, const AttentionRequest& 
     for (int d = 0; d < p.head_dim; ++d) scratch.chunk[d] = 0;
     for (int i = 0; i < count; ++i) {
       float weight = expf(scratch.scores[i] - base);
-      const T* value = values + scratch.slots[i] * p.values.slot_stride;
+      const Kv* value = values + scratch.slots[i] * p.values.slot_stride;
       chunk_sum += weight;
       for (int d = 0; d < p.head_dim; ++d) scratch.chunk[d] += weight * to_float(value[d]);
     }
@@ -106,7 +110,7 @@ SPECFAST_HD void attend(const VerifyAttentionParams& p, const AttentionRequest& 
     }
   }
   for (int d = 0; d < p.head_dim; ++d) {
-    store_float(total_sum == 0 ? 0 : scratch.total[d] / total_sum, out + d);
+    store_float(total_sum == 0 ? 0 : scratch.total[d] / total_sum * value_scale, out + d);
   }
 }
 
@@ -125,37 +129,44 @@ SPECFAST_HD_OUTLINED void clear_rows(Team& team, const VerifyAttentionParams& p,
   }
 }
 
-template <class T, class Team>
+template <class T, class Kv, class Team>
 SPECFAST_HD void verify_attention_request(Team& team, const VerifyAttentionParams& p, int b,
                                           const AttentionScratch& scratch) {
   AttentionRequest r = load_attention_request(p, b);
   for (int i = team.rank(); i < r.num_rows * p.num_heads; i += team.size()) {
     int row = i / p.num_heads;
     int head = i - row * p.num_heads;
-    attend(
+    attend<T, Kv>(
         p, r, row, head, scratch,
         static_cast<T*>(p.out) + (r.first_row + row) * p.out_row_stride + head * p.out_head_stride);
   }
   clear_rows<T>(team, p, r.first_row + r.num_rows, r.first_row + r.num_owned);
 }
 
-template <class T, class Team>
+template <class T, class Kv, class Team>
 SPECFAST_HD void verify_attention_batch(Team& team, const VerifyAttentionParams& p,
                                         const AttentionScratch& scratch) {
   clear_rows<T>(team, p, 0, clamp_to(p.qo_indptr[0], 0, p.num_rows));
   clear_rows<T>(team, p, clamp_to(p.qo_indptr[p.batch_size], 0, p.num_rows), p.num_rows);
-  for (int b = 0; b < p.batch_size; ++b) verify_attention_request<T>(team, p, b, scratch);
+  for (int b = 0; b < p.batch_size; ++b) verify_attention_request<T, Kv>(team, p, b, scratch);
 }
 
-// Calls f(T{}) with the type of query, keys, values and out.
+// Calls f(T{}, Kv{}) with the types of query and out, and of keys and values.
 template <class F>
-void with_attention_type(FloatType type, F f) {
-  if (type == FloatType::kBFloat16) {
-    f(BFloat16{});
-  } else if (type == FloatType::kFloat16) {
-    f(Float16{});
+void with_attention_types(const VerifyAttentionParams& p, F f) {
+  auto with_cache = [&](auto type) {
+    if (p.keys.scales != nullptr) {
+      f(type, Float8{});
+    } else {
+      f(type, type);
+    }
+  };
+  if (p.type == FloatType::kBFloat16) {
+    with_cache(BFloat16{});
+  } else if (p.type == FloatType::kFloat16) {
+    with_cache(Float16{});
   } else {
-    f(0.0f);
+    with_cache(0.0f);
   }
 }
 

@@ -7,6 +7,8 @@ namespace {
 struct CacheArgs {
   const Tensor& keys;
   const Tensor& values;
+  const OptionalTensor& key_scale;
+  const OptionalTensor& value_scale;
   int64_t page_size;
 };
 
@@ -14,7 +16,7 @@ struct CacheArgs {
 int64_t check_cache(ArgChecks& args, const Tensor& tensor, const char* name, int64_t page_size,
                     KvCache& cache) {
   const bool paged = tensor.dim() == 4;
-  auto arg = args(tensor, name).dtype(kFloats);
+  auto arg = args(tensor, name);
   if (paged) {
     arg.shape({"pages", "page_size", "KV heads", "D"}).rows();
   } else {
@@ -57,6 +59,35 @@ void check_caches(ArgChecks& args, const CacheArgs& in, VerifyAttentionParams& p
   p.num_kv_heads = static_cast<int32_t>(args["KV heads"]);
 }
 
+void check_scale(ArgChecks& args, const OptionalTensor& scale, const char* name, KvCache& cache) {
+  auto arg = args(scale, name).dtype(kFloat32).contiguous();
+  cache.scale_stride = scale->dim() == 1 && scale->size(0) == 1 ? 0 : 1;
+  if (cache.scale_stride != 0) arg.shape({"KV heads"});
+  cache.scales = arg.data<float>();
+}
+
+// Keys and values are both like query, or both float8_e4m3fn with their scales.
+void check_cache_types(ArgChecks& args, const Tensor& query, const CacheArgs& in,
+                       VerifyAttentionParams& p) {
+  const bool scaled = in.key_scale.has_value() || in.value_scale.has_value();
+  const bool is_float8 = in.keys.scalar_type() == ScalarType::Float8_e4m3fn;
+  if (!scaled && !is_float8) {
+    args(in.keys, "key_cache").dtype({query.scalar_type()});
+    args(in.values, "value_cache").dtype({query.scalar_type()});
+    return;
+  }
+  args.require(in.key_scale.has_value() && in.value_scale.has_value(),
+               std::string("expected key_scale and value_scale with keys and values of "
+                           "float8_e4m3fn, got ") +
+                   (!scaled                    ? "neither"
+                    : in.key_scale.has_value() ? "key_scale alone"
+                                               : "value_scale alone"));
+  args(in.keys, "key_cache").dtype(kFloat8);
+  args(in.values, "value_cache").dtype(kFloat8);
+  check_scale(args, in.key_scale, "key_scale", p.keys);
+  check_scale(args, in.value_scale, "value_scale", p.values);
+}
+
 // Query, out and their sizes.
 void check_rows(ArgChecks& args, const Tensor& query, const Tensor& out, VerifyAttentionParams& p) {
   auto rows = args(query, "query").dtype(kFloats).shape({"R", "H", "D"}).rows();
@@ -77,10 +108,6 @@ void check_rows(ArgChecks& args, const Tensor& query, const Tensor& out, VerifyA
               .mutable_data<void>();
   p.out_row_stride = out.stride(0);
   p.out_head_stride = out.stride(1);
-}
-
-void check_same_type(ArgChecks& args, const Tensor& query, const Tensor& cache, const char* name) {
-  args(cache, name).dtype({query.scalar_type()});
 }
 
 struct RequestArgs {
@@ -151,16 +178,17 @@ template <Device device>
 void verify_attention(const Tensor& query, const Tensor& key_cache, const Tensor& value_cache,
                       const Tensor& page_table, const Tensor& prefix_lens, const Tensor& qo_indptr,
                       const OptionalTensor& page_table_rows, const OptionalTensor& verify_lens,
-                      const OptionalTensor& window_mask, int64_t page_size,
+                      const OptionalTensor& window_mask, const OptionalTensor& key_scale,
+                      const OptionalTensor& value_scale, int64_t page_size,
                       std::optional<int64_t> max_rows, double scale, int64_t sliding_window,
                       bool block_bidirectional, const Tensor& out,
                       const OptionalTensor& workspace) {
   ArgChecks args("verify_attention", query);
   VerifyAttentionParams p{};
   check_rows(args, query, out, p);
-  check_same_type(args, query, key_cache, "key_cache");
-  check_same_type(args, query, value_cache, "value_cache");
-  check_caches(args, {key_cache, value_cache, page_size}, p);
+  const CacheArgs caches{key_cache, value_cache, key_scale, value_scale, page_size};
+  check_caches(args, caches, p);
+  check_cache_types(args, query, caches, p);
   args.require(p.num_kv_heads > 0 && p.num_heads % p.num_kv_heads == 0,
                "expected query with a multiple of the " + std::to_string(p.num_kv_heads) +
                    " heads of key_cache, got " + std::to_string(p.num_heads));
@@ -189,7 +217,8 @@ STABLE_TORCH_LIBRARY_FRAGMENT(specfast, m) {
   m.def(
       "verify_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor page_table, "
       "Tensor prefix_lens, Tensor qo_indptr, Tensor? page_table_rows, Tensor? verify_lens, "
-      "Tensor? window_mask, int page_size, int? max_rows, float scale, int sliding_window, "
+      "Tensor? window_mask, Tensor? key_scale, Tensor? value_scale, int page_size, int? max_rows, "
+      "float scale, int sliding_window, "
       "bool block_bidirectional, Tensor(a!) out, Tensor(b!)? workspace) -> ()");
 }
 

@@ -91,6 +91,7 @@ inline const std::initializer_list<ScalarType> kInt32 = {ScalarType::Int};
 inline const std::initializer_list<ScalarType> kInt64 = {ScalarType::Long};
 inline const std::initializer_list<ScalarType> kBytes = {ScalarType::Byte, ScalarType::Bool};
 inline const std::initializer_list<ScalarType> kFloat32 = {ScalarType::Float};
+inline const std::initializer_list<ScalarType> kFloat8 = {ScalarType::Float8_e4m3fn};
 inline const std::initializer_list<ScalarType> kFloats = {ScalarType::Float, ScalarType::BFloat16,
                                                           ScalarType::Half};
 
@@ -220,6 +221,10 @@ class TensorArg {
         return "int16";
       case ScalarType::Char:
         return "int8";
+      case ScalarType::Float8_e4m3fn:
+        return "float8_e4m3fn";
+      case ScalarType::Float8_e5m2:
+        return "float8_e5m2";
       default:
         return "dtype number " + std::to_string(static_cast<int>(type));
     }

@@ -21,8 +21,20 @@ struct AttentionShape {
   enum Window { kChain, kBlock, kTree } window = kChain;
 };
 
-// The storage of one call. Slots that no request has hold NaN, and so does `out` before the call.
-template <class T>
+// The nearest value, 448 at most.
+inline Float8 nearest_float8(float value) {
+  const uint32_t sign = std::signbit(value) ? 0x80 : 0;
+  if (value != value) return {static_cast<uint8_t>(sign | 0x7f)};
+  const float magnitude = std::min(std::fabs(value), 448.0f);
+  const int exponent = std::max(magnitude == 0 ? -6 : std::ilogb(magnitude), -6);
+  // In units of the last place, 8 and above where the number is normal.
+  const auto units = static_cast<uint32_t>(std::rint(std::ldexp(magnitude, 3 - exponent)));
+  return {static_cast<uint8_t>(sign | (units + 8 * (exponent + 6)))};
+}
+
+// The storage of one call: T is the type of query and out, Kv that of the cache. Slots that no
+// request has hold NaN, and so does `out` before the call.
+template <class T, class Kv = T>
 class AttentionCase {
  public:
   AttentionCase(const AttentionShape& shape, unsigned seed) : shape_(shape), rng_(seed) {
@@ -78,6 +90,11 @@ class AttentionCase {
     p.values.data = place(values_);
     p.keys.slot_stride = p.values.slot_stride = int64_t{shape_.kv_heads} * shape_.head_dim;
     p.keys.head_stride = p.values.head_stride = shape_.head_dim;
+    if (std::is_same_v<Kv, Float8>) {
+      p.keys.scales = place(key_scales_);
+      p.keys.scale_stride = 1;
+      p.values.scales = place(value_scale_);
+    }
     p.page_pitch = p.page_size = shape_.page_size;
     p.num_pages = num_pages_;
     p.page_table = {place(table_), false};
@@ -99,7 +116,7 @@ class AttentionCase {
 
   // Values become their magnitudes: the result is then the scale of its own rounding errors.
   void take_magnitudes() {
-    for (T& value : values_) store_float(std::fabs(to_float(value)), &value);
+    for (Kv& value : values_) put(std::fabs(to_float(value)), value);
   }
 
   std::vector<T> out;
@@ -107,10 +124,20 @@ class AttentionCase {
  private:
   int pick(int low, int high) { return std::uniform_int_distribution<int>(low, high)(rng_); }
 
-  void fill(std::vector<T>& values, int64_t count, float spread) {
+  template <class V>
+  static void put(float value, V& to) {
+    if constexpr (std::is_same_v<V, Float8>) {
+      to = nearest_float8(value);
+    } else {
+      store_float(value, &to);
+    }
+  }
+
+  template <class V>
+  void fill(std::vector<V>& values, int64_t count, float spread) {
     std::normal_distribution<float> normal(0, spread);
     values.resize(count);
-    for (T& value : values) store_float(normal(rng_), &value);
+    for (V& value : values) put(normal(rng_), value);
   }
 
   void place_pages() {
@@ -121,6 +148,7 @@ class AttentionCase {
     std::shuffle(order.begin(), order.end(), rng_);
     fill(keys_, num_pages_ * shape_.page_size * slot_size, 1.0f);
     fill(values_, num_pages_ * shape_.page_size * slot_size, 1.0f);
+    for (int head = 0; head < shape_.kv_heads; ++head) key_scales_.push_back(1.0f - 0.3f * head);
     std::vector<bool> used(static_cast<size_t>(num_pages_) * shape_.page_size);
     table_.assign(static_cast<size_t>(batch) * pages_per_row_, INT32_MAX);
     int given = 0;
@@ -137,8 +165,8 @@ class AttentionCase {
     for (size_t slot = 0; slot < used.size(); ++slot) {
       if (used[slot]) continue;
       for (int64_t i = 0; i < slot_size; ++i) {
-        store_float(NAN, &keys_[slot * slot_size + i]);
-        store_float(NAN, &values_[slot * slot_size + i]);
+        put(NAN, keys_[slot * slot_size + i]);
+        put(-NAN, values_[slot * slot_size + i]);
       }
     }
   }
@@ -146,7 +174,9 @@ class AttentionCase {
   AttentionShape shape_;
   std::mt19937 rng_;
   int num_rows_ = 0, num_pages_ = 0, pages_per_row_ = 1, nodes_ = 1;
-  std::vector<T> query_, keys_, values_;
+  std::vector<T> query_;
+  std::vector<Kv> keys_, values_;
+  std::vector<float> key_scales_, value_scale_{0.37f};
   std::vector<int32_t> table_, prefix_lens_, indptr_;
   std::vector<uint32_t> mask_;
 };

@@ -21,14 +21,15 @@ std::vector<uint32_t> bits_of(const std::vector<T>& values) {
   return bits;
 }
 
-template <class T>
+template <class T, class Kv = T>
 void check_on_threads(const AttentionShape& shape) {
-  AttentionCase<T> serial(shape, 1);
-  AttentionCase<T> threads = serial;
+  AttentionCase<T, Kv> serial(shape, 1);
+  AttentionCase<T, Kv> threads = serial;
   verify_attention_cpu(serial.params(kInPlace));
   VerifyAttentionParams p = threads.params(kInPlace);
   ThreadTeam::run(1, 4, [&](ThreadTeam& team) {
-    verify_attention_batch<T>(team, p, verify_attention_scratch(team, p, team.size(), team.rank()));
+    verify_attention_batch<T, Kv>(team, p,
+                                  verify_attention_scratch(team, p, team.size(), team.rank()));
   });
   CHECK_EQ(bits_of(threads.out), bits_of(serial.out));
 }
@@ -41,7 +42,26 @@ TEST(attention_on_threads_equals_serial) {
     check_on_threads<float>(shape);
     check_on_threads<BFloat16>(shape);
     check_on_threads<Float16>(shape);
+    check_on_threads<BFloat16, Float8>(shape);
   }
+}
+
+// By the definition of the format, and back.
+TEST(every_float8_is_read_exactly) {
+  for (int bits = 0; bits < 256; ++bits) {
+    const Float8 stored{static_cast<uint8_t>(bits)};
+    const float value = to_float(stored);
+    const int exponent = bits >> 3 & 15;
+    const int units = exponent == 0 ? bits & 7 : 8 + (bits & 7);
+    if ((bits & 127) == 127) {
+      CHECK(std::isnan(value));
+      continue;
+    }
+    CHECK_EQ(std::fabs(value), std::ldexp(static_cast<float>(units), std::max(exponent, 1) - 10));
+    CHECK_EQ(std::signbit(value), bits >= 128);
+    CHECK_EQ(testing::nearest_float8(value).bits, stored.bits);
+  }
+  CHECK_EQ(to_float(testing::nearest_float8(1e9f)), 448.0f);
 }
 
 // Every float16, and the numbers halfway between two, as the processor rounds them.

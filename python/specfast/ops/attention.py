@@ -30,6 +30,8 @@ def verify_attention(
     page_size: int,
     qo_indptr: Tensor,
     scale: float | None = None,
+    key_scale: Tensor | None = None,
+    value_scale: Tensor | None = None,
     window_mask: Tensor | None = None,
     verify_lens: Tensor | None = None,
     page_table_rows: Tensor | None = None,
@@ -50,9 +52,9 @@ def verify_attention(
     query : float32 | bfloat16 | float16 [R, H, D]
         Any row and head stride.
     key_cache, value_cache : like query [slots, KV heads, D] or [pages, page_size, KV heads, D]
-        Any strides but that of the last dimension, pages a whole number of slots apart. Query head
-        h reads KV head ``h // (H / KV heads)``. A view with heads before slots (HND) serves as
-        well: ``cache.transpose(1, 2)``.
+        Or both float8_e4m3fn, with their scales. Any strides but that of the last dimension, pages
+        a whole number of slots apart. Query head h reads KV head ``h // (H / KV heads)``. A view
+        with heads before slots (HND) serves as well: ``cache.transpose(1, 2)``.
     page_table : int32 | int64 [T, num_pages]
         Pages in order of position, any row stride; position p lies in slot
         ``page_table[row, p // page_size] * page_size + p % page_size``.
@@ -64,6 +66,9 @@ def verify_attention(
         Request b owns rows ``qo_indptr[b]`` up to ``qo_indptr[b + 1]``, at most 128.
     scale : float, optional
         Of the scores, above 0; absent: ``D ** -0.5``.
+    key_scale, value_scale : float32 [1] | [KV heads], optional
+        Of a cache in float8_e4m3fn, and needed for one: what its elements are multiplied by, one
+        for all of the layer or one for each KV head.
     window_mask : int32 [B, N, ceil(N / 32)] | bool [B, N, N], optional
         The tree mask of ``tree_from_parents`` in its forms "bits" and "qlen", N <= 128; absent:
         chains.
@@ -110,9 +115,11 @@ def verify_attention(
     Capturable with ``out``; one launch; lengths and pages may change between replays. A workspace
     serves any number of calls of one stream, not two at the same time. With one the launch is
     cooperative, as CTAs wait for each other: it begins when there is room for all of them.
-    Tensor cores are used where D is 64, 128 or 256, rows of keys and values lie at multiples of 16
-    bytes and those of ``query`` and ``out`` at multiples of 4; a slow kernel serves the rest, and
-    float32.
+    Tensor cores are used where D is 64, 128 or 256, rows of keys and values lie at multiples of 8
+    elements and those of ``query`` and ``out`` at multiples of 2; a slow kernel serves the rest,
+    and float32.
+    Elements of float8_e4m3fn are exact numbers of the query's type, and scales are factors of
+    scores and results. A scale that is not finite or not above 0 counts as NaN.
     Cost: reads keys and values of a request once per tile of 64 or 128 rows, a row counted for each
     head that shares a KV head, whatever the mask; of the prefix no mask is formed.
     Source: FlashAttention (arXiv:2205.14135), its split form, and tree attention of SpecInfer
@@ -145,6 +152,8 @@ def verify_attention(
         page_table_rows,
         verify_lens,
         window_mask,
+        key_scale,
+        value_scale,
         page_size,
         max_rows,
         scale,

@@ -18,6 +18,8 @@ def verify_attention(
     page_size: int,
     qo_indptr: Tensor,
     scale: float | None = None,
+    key_scale: Tensor | None = None,
+    value_scale: Tensor | None = None,
     window_mask: Tensor | None = None,
     verify_lens: Tensor | None = None,
     page_table_rows: Tensor | None = None,
@@ -29,7 +31,8 @@ def verify_attention(
     num_rows, num_heads, head_dim = query.shape
     group = num_heads // key_cache.shape[-2]
     scale = head_dim**-0.5 if scale is None else scale
-    keys, values = _by_page(key_cache, page_size), _by_page(value_cache, page_size)
+    keys = _by_page(key_cache, page_size, key_scale)
+    values = _by_page(value_cache, page_size, value_scale)
     nodes = max_rows if window_mask is None else min(window_mask.shape[1], max_rows)
     out = torch.zeros_like(query)
     owned = qo_indptr.clamp(0, num_rows).tolist()
@@ -67,12 +70,12 @@ def verify_attention(
     return out
 
 
-def _by_page(cache: Tensor, page_size: int) -> Tensor:
-    """[pages, page_size, heads, dim] in float64, of whole pages."""
+def _by_page(cache: Tensor, page_size: int, scale: Tensor | None) -> Tensor:
+    """[pages, page_size, heads, dim] in float64, of whole pages; ``scale`` [1] or [heads]."""
     if cache.dim() == 3:
         pages = cache.shape[0] // page_size
         cache = cache[: pages * page_size].reshape(pages, page_size, *cache.shape[1:])
-    return cache.double()
+    return cache.double() if scale is None else cache.double() * scale.double()[:, None]
 
 
 def _window(b: int, count: int, mask: Tensor | None, bidirectional: bool) -> Tensor:

@@ -11,8 +11,8 @@ using testing::AttentionCase;
 using testing::AttentionShape;
 using testing::Uploads;
 
-template <class T>
-std::vector<T> run_kernel(AttentionCase<T>& c, const std::vector<int32_t>* workspace = nullptr,
+template <class T, class Kv>
+std::vector<T> run_kernel(AttentionCase<T, Kv>& c, const std::vector<int32_t>* workspace = nullptr,
                           int max_rows = kMaxAttentionRows) {
   Uploads uploads;
   auto place = [&](const auto& values) { return uploads(values); };
@@ -33,11 +33,11 @@ std::vector<T> run_kernel(AttentionCase<T>& c, const std::vector<int32_t>* works
 // three roundings, relative to the weighted sum of |value|. Sums and scores are
 // float32 in another order; the scores of these cases stay below 64, where 2^-18 of one is far
 // above what their sums are off by, and a weight is off by as much in relative terms.
-template <class T>
+template <class T, class Kv = T>
 void check_close(const AttentionShape& shape, unsigned seed) {
-  AttentionCase<T> device(shape, seed);
-  AttentionCase<T> host = device;
-  AttentionCase<T> magnitudes = device;
+  AttentionCase<T, Kv> device(shape, seed);
+  AttentionCase<T, Kv> host = device;
+  AttentionCase<T, Kv> magnitudes = device;
   magnitudes.take_magnitudes();
   auto in_place = [](auto& values) { return values.data(); };
   verify_attention_cpu(host.params(in_place));
@@ -60,7 +60,10 @@ template <class T>
 void check_all_close(const AttentionShape& shape, unsigned seed) {
   check_close<BFloat16>(shape, seed);
   check_close<Float16>(shape, seed);
+  check_close<BFloat16, Float8>(shape, seed);
+  check_close<Float16, Float8>(shape, seed);
   if (sizeof(T) == 4) check_close<float>(shape, seed);
+  if (sizeof(T) == 4) check_close<float, Float8>(shape, seed);
 }
 
 constexpr AttentionShape::Window kWindows[] = {AttentionShape::kChain, AttentionShape::kBlock,
