@@ -2,6 +2,7 @@
 
 from specfast.engine.cache_states import CacheStates
 from specfast.engine.engine import Engine
+from specfast.engine.layer_kv import Float8Kv
 from specfast.engine.rank_agreement import RankAgreement, Site
 from specfast.engine.requests import Generation, RoundOutput
 from specfast.engine.round_form import RoundForm
@@ -12,6 +13,7 @@ __all__ = [
     "CacheStates",
     "ChainRows",
     "Engine",
+    "Float8Kv",
     "Generation",
     "RankAgreement",
     "RoundForm",

@@ -83,9 +83,9 @@ class PagedAttention:
         scale: float | None,
         options: dict[str, Any],
     ) -> Tensor:
-        key_storage, value_storage = self._pool.of_layer(cast(int, module.layer_idx))
-        keys = self._write_and_read(key_storage, key)
-        values = self._write_and_read(value_storage, value)
+        layer = self._pool.of_layer(cast(int, module.layer_idx))
+        layer.write(self._write_slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
+        keys, values = map(self._by_request, layer.read(self._read_slots, query.dtype))
         groups = query.shape[1] // keys.shape[1]
         if self._is_prefill:
             # No mask is materialised; backends that know causality do not all know groups.
@@ -98,11 +98,9 @@ class PagedAttention:
         )
         return self._unfold(out, groups)
 
-    def _write_and_read(self, storage: Tensor, new: Tensor) -> Tensor:
-        """Store [1, heads, R, dim] and fetch all that is visible, [B, heads, K, dim]."""
-        storage.index_copy_(0, self._write_slots, new[0].transpose(0, 1))
-        seen = storage.index_select(0, self._read_slots)
-        return seen.view(*self._rows.kv_slots.shape, *storage.shape[1:]).transpose(1, 2)
+    def _by_request(self, seen: Tensor) -> Tensor:
+        """All that is visible, [B * K, heads, dim], as [B, heads, K, dim]."""
+        return seen.view(*self._rows.kv_slots.shape, *seen.shape[1:]).transpose(1, 2)
 
     def _fold(self, query: Tensor, groups: int) -> Tensor:
         """[1, heads, R, dim] to [B, kv_heads, groups * W, dim]."""

@@ -14,10 +14,11 @@ from specfast.engine.agreed_draft import agreed_draft, agreed_lens
 from specfast.engine.draft_checks import check_draft
 from specfast.engine.intake import RequestIntake
 from specfast.engine.invariants import check_pages, check_round
+from specfast.engine.layer_kv import Float8Kv
 from specfast.engine.observer import Observer
 from specfast.engine.options import check_engine_options, checked_drafter
 from specfast.engine.output_streams import OutputStreams
-from specfast.engine.pool import PagedKvPool, PageTable, default_num_pages
+from specfast.engine.pool import PageTable, default_num_pages
 from specfast.engine.rank_agreement import RankAgreement
 from specfast.engine.request_pages import RequestPages
 from specfast.engine.requests import Generation, Request, RoundOutput
@@ -75,6 +76,8 @@ class Engine:
     state_adapter : StateAdapter, optional
         Knows the states of a target with recurrent layers, which is refused without one. Drafts
         for such a target are chains.
+    float8_kv : Float8Kv, optional
+        Keeps keys and values in float8_e4m3fn, with these scales; absent: in the target's dtype.
     check_invariants : bool
         Check the invariants of a round after each one, on the host; a violation raises
         RuntimeError.
@@ -82,7 +85,8 @@ class Engine:
     Raises
     ------
     ValueError
-        A size below 1, a model that is no target, half a drafter, tiers not for this target;
+        A size below 1, a model that is no target, half a drafter, tiers or scales not for this
+        target;
         planning without tiers, in a mode not for this drafter, by an SPS table of another setting.
 
     Notes
@@ -113,6 +117,7 @@ class Engine:
         tiers: VerifyTiers | None = None,
         planning: Planning | None = None,
         state_adapter: StateAdapter | None = None,
+        float8_kv: Float8Kv | None = None,
         check_invariants: bool = True,
     ) -> None:
         check_engine_options(
@@ -129,13 +134,7 @@ class Engine:
         self.check_invariants = check_invariants
         if num_pages is None:
             num_pages = default_num_pages(self.target.context_length, max_batch_size, page_size)
-        self.pool = PagedKvPool(
-            self.target.kv_shapes,
-            num_pages=num_pages,
-            page_size=page_size,
-            dtype=self.target.kv_dtype,
-            device=self.target.device,
-        )
+        self.pool = self.target.kv_pool(num_pages, page_size, float8_kv)
         pool_tokens = num_pages * page_size
         self.context_length = min(self.target.context_length or pool_tokens, pool_tokens)
         pages_per_request = self.pool.pages_for(self.context_length)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specfast.engine.layer_kv import FLOAT8, Float8Kv, LayerKv
 from specfast.kv_layout import KvBuffer, KvLayout
 
 _LONG_REQUEST_TOKENS = 16384
@@ -33,6 +34,7 @@ class PagedKvPool:
     The page after the last belongs to nobody: rows that pad a batch write its first slot,
     ``padding_slot``, and nobody reads it.
 
+    dtype : of the tensors, float8_e4m3fn with ``float8``
     layout : KvLayout    all layers at once, for relocation; None without a layer
 
     The storage is uninitialised: a slot must be written before it is read, and no read goes past
@@ -47,17 +49,19 @@ class PagedKvPool:
         page_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        float8: Float8Kv | None = None,
     ) -> None:
         self.num_pages = num_pages
         self.page_size = page_size
+        self.dtype = dtype if float8 is None else FLOAT8
 
         def storage(num_heads: int, head_dim: int) -> Tensor:
             slots = (num_pages + 1) * page_size
-            return torch.empty(slots, num_heads, head_dim, dtype=dtype, device=device)
+            return torch.empty(slots, num_heads, head_dim, dtype=self.dtype, device=device)
 
         self.keys = [storage(shape.num_heads, shape.key_dim) for shape in shapes.values()]
         self.values = [storage(shape.num_heads, shape.value_dim) for shape in shapes.values()]
-        self._place_of_layer = {layer: place for place, layer in enumerate(shapes)}
+        self._layers = _layers(list(shapes), self.keys, self.values, float8)
         # A stack, lowest page on top: pages that were just returned are reused first.
         self._free = list(range(num_pages - 1, -1, -1))
         self._is_free = [True] * num_pages
@@ -66,10 +70,9 @@ class PagedKvPool:
         self.layout = KvLayout(buffers) if buffers else None
         self.padding_slot = num_pages * page_size
 
-    def of_layer(self, layer: int) -> tuple[Tensor, Tensor]:
+    def of_layer(self, layer: int) -> LayerKv:
         """Keys and values of the layer with this index in the model."""
-        place = self._place_of_layer[layer]
-        return self.keys[place], self.values[place]
+        return self._layers[layer]
 
     @property
     def num_free_pages(self) -> int:
@@ -94,6 +97,27 @@ class PagedKvPool:
         for page in pages:
             self._is_free[page] = True
         self._free.extend(reversed(pages))
+
+
+def _layers(
+    indices: Sequence[int],
+    keys: Sequence[Tensor],
+    values: Sequence[Tensor],
+    float8: Float8Kv | None,
+) -> dict[int, LayerKv]:
+    """By the index of each layer in the model."""
+    storages = list(zip(indices, keys, values, strict=True))
+    if float8 is None:
+        return {layer: LayerKv(k, v) for layer, k, v in storages}
+    unknown = sorted((float8.key_scales.keys() | float8.value_scales.keys()) - set(indices))
+    if unknown:
+        raise ValueError(
+            f"Float8Kv: expected scales of the layers {list(indices)}, got some of {unknown}"
+        )
+    return {
+        layer: LayerKv(k, v, float8.key_scales.get(layer, 1.0), float8.value_scales.get(layer, 1.0))
+        for layer, k, v in storages
+    }
 
 
 class PageTable:

@@ -16,13 +16,24 @@ from specfast.planner import SpsSetting
 # Each laid out by itself; padded to tiers, kernel by kernel; the same, replayed as CUDA Graphs.
 WayOfRounds = Literal["eager", "padded", "graphs"]
 
-_DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+_DTYPES = {
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float8_e4m3fn: "fp8",
+}
 
 
 def sps_setting(
-    target: Target, num_requests: int, tiers: Iterable[int], rounds: WayOfRounds
+    target: Target,
+    num_requests: int,
+    tiers: Iterable[int],
+    rounds: WayOfRounds,
+    pool_dtype: torch.dtype | None = None,
 ) -> SpsSetting:
     """The setting of steps of ``tiers`` rows that ``num_requests`` slots share.
+
+    ``pool_dtype`` is what keys and values are kept in; absent: the target's.
 
     Raises
     ------
@@ -31,6 +42,8 @@ def sps_setting(
     """
     attention = "sdpa" if rounds == "eager" else "verify_attention"
     dtype = _DTYPES.get(target.kv_dtype, str(target.kv_dtype))
+    if pool_dtype not in (None, target.kv_dtype):
+        dtype += f" with {_DTYPES.get(pool_dtype, pool_dtype)} KV"
     return SpsSetting(
         card=device_name(target.device),
         model=model_name(target.model),

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from specfast.drafters.base import DeviceDrafts, DraftBatch, DraftSlots, PlainDecoding
 from specfast.engine.captured_round import LaunchedRound
-from specfast.engine.pool import PagedKvPool, PageTable
+from specfast.engine.pool import PageTable
 from specfast.engine.requests import Request
 from specfast.engine.sps_setting import WayOfRounds, sps_setting
 from specfast.engine.state_adapter import StateAdapter
@@ -83,13 +83,7 @@ class StepTimer:
             )
         self.width = width
         pages_per_request = -(-(context_len + width) // page_size)
-        pool = PagedKvPool(
-            target.kv_shapes,
-            num_pages=num_requests * pages_per_request,
-            page_size=page_size,
-            dtype=target.kv_dtype,
-            device=target.device,
-        )
+        pool = target.kv_pool(num_requests * pages_per_request, page_size)
         for storage in (*pool.keys, *pool.values):
             storage.zero_()
         page_table = PageTable(num_requests, pages_per_request, page_size, target.device)

@@ -9,6 +9,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specfast.engine.attention import IMPLEMENTATION, AttentionLayers, attending
+from specfast.engine.layer_kv import Float8Kv
+from specfast.engine.pool import PagedKvPool
 from specfast.engine.recurrent_layers import RecurrentLayers, StateLayers
 from specfast.engine.state_adapter import StateAdapter
 from specfast.engine.target_probe import (
@@ -70,6 +72,19 @@ class Target:
         self.kv_dtype = attention.dtype
         self.num_query_heads = attention.num_query_heads
         self.vocab_size = logits.shape[-1]
+
+    def kv_pool(
+        self, num_pages: int, page_size: int, float8: Float8Kv | None = None
+    ) -> PagedKvPool:
+        """A pool for the keys and values of the model, in its dtype or in float8_e4m3fn."""
+        return PagedKvPool(
+            self.kv_shapes,
+            num_pages=num_pages,
+            page_size=page_size,
+            dtype=self.kv_dtype,
+            device=self.device,
+            float8=float8,
+        )
 
     @property
     def is_recurrent(self) -> bool:

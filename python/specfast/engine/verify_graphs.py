@@ -133,7 +133,7 @@ class VerifyGraphs:
         way: WayOfRounds = "graphs" if self._captures else "padded"
         if is_eager:
             way = "eager"
-        return sps_setting(self._place.target, sizes[0], rows, way)
+        return sps_setting(self._place.target, sizes[0], rows, way, self._place.pool.dtype)
 
     def tier_of(
         self, requests: Sequence[Request], draft: DraftBatch | None, num_rows: int

@@ -64,10 +64,16 @@ class WindowAttention:
         scale: float | None,
         options: dict[str, Any],
     ) -> Tensor:
-        keys, values = self._pool.of_layer(cast(int, module.layer_idx))
-        keys.index_copy_(0, self._write_slots, key[0].transpose(0, 1))
-        values.index_copy_(0, self._write_slots, value[0].transpose(0, 1))
-        out = self._attention(query[0].transpose(0, 1), keys, values, scale=scale)
+        layer = self._pool.of_layer(cast(int, module.layer_idx))
+        layer.write(self._write_slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
+        out = self._attention(
+            query[0].transpose(0, 1),
+            layer.keys,
+            layer.values,
+            scale=scale,
+            key_scale=layer.key_scale,
+            value_scale=layer.value_scale,
+        )
         return out[None]
 
 
