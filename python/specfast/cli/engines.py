@@ -30,7 +30,8 @@ from specfast.drafters import (
 )
 from specfast.drafters.checkpoint import DrafterSpec
 from specfast.drafters.eagle import EagleModel
-from specfast.engine import Engine, RoundOutput, VerifyTiers
+from specfast.engine import Engine, Float8Kv, RoundOutput, VerifyTiers
+from specfast.engine.layer_kv import has_scales
 from specfast.ops.attention import MAX_ATTENTION_REQUESTS
 from specfast.planner import Planning, read_temperatures
 from specfast.sampling_params import SamplingParams
@@ -50,6 +51,7 @@ class EngineOptions:
     tiers : batch sizes that rounds are padded to; None: powers of two up to the batch
     sts : file of temperatures for the drafter's confidences
     planning : by the table of --sps
+    float8_kv : whether keys and values are kept in float8
     """
 
     drafter: str
@@ -63,6 +65,7 @@ class EngineOptions:
     tiers: tuple[int, ...] | None = None
     sts: str | None = None
     planning: Planning | None = None
+    float8_kv: bool = False
 
     def __post_init__(self) -> None:
         if self.drafter not in DRAFTERS and not Path(self.drafter).is_dir():
@@ -207,17 +210,24 @@ def warm_engine(
             tiers=tiers,
             planning=planning,
             state_adapter=target.state_adapter,
+            float8_kv=_float8_kv(target) if options.float8_kv else None,
             check_invariants=options.check_invariants,
         )
     except ValueError as error:
-        if planning is None:
+        if planning is None and not options.float8_kv:
             raise
-        # The table is of another setting.
+        # The table is of another setting, or the scales are of another model.
         raise CliError(str(error)) from error
     # What happens once per process or per engine is no decoding speed.
     short = min(params.max_new_tokens, WARM_UP_TOKENS)
     decode(engine, prompts[:1], replace(params, max_new_tokens=short, min_new_tokens=0))
     return engine
+
+
+def _float8_kv(target: TargetModel) -> Float8Kv:
+    """With the scales in the model's directory; those of a hub id are not looked for."""
+    directory = Path(str(target.model.name_or_path))
+    return Float8Kv.of_checkpoint(directory) if has_scales(directory) else Float8Kv()
 
 
 def _tiers(

@@ -27,6 +27,7 @@ from specfast.cli.options import (
     DrafterOption,
     DrawnOption,
     DtypeOption,
+    Float8KvOption,
     GraphMode,
     GraphsOption,
     IgnoreEosOption,
@@ -89,6 +90,7 @@ def evaluate(
     max_batch_size: MaxBatchSizeOption = 8,
     graphs: GraphsOption = GraphMode.AUTO,
     tiers: TiersOption = None,
+    float8_kv: Float8KvOption = False,
     sps: SpsOption = None,
     sts: StsOption = None,
     fit_sts_path: Annotated[
@@ -130,6 +132,7 @@ def evaluate(
         tiers=parsed_tiers(tiers),
         planning=None if sps is None else read_planning(sps),
         sts=None if sts is None else str(sts),
+        float8_kv=float8_kv,
         check_invariants=False,
     )
     texts = read_prompt_file(prompts)

@@ -19,6 +19,7 @@ from specfast.cli.options import (
     DrafterOption,
     DrawnOption,
     DtypeOption,
+    Float8KvOption,
     GraphMode,
     GraphsOption,
     IgnoreEosOption,
@@ -105,6 +106,7 @@ def generate(
     max_batch_size: MaxBatchSizeOption = 8,
     graphs: GraphsOption = GraphMode.AUTO,
     tiers: TiersOption = None,
+    float8_kv: Float8KvOption = False,
     sps: SpsOption = None,
     sts: StsOption = None,
 ) -> int:
@@ -139,6 +141,11 @@ def generate(
         raise CliError("--logprobs go to the result file: name one with --json")
     if check and no_plain:
         raise CliError("--check compares with plain decoding: leave out --no-plain")
+    if check and float8_kv:
+        raise CliError(
+            "--check holds tokens against the model itself, whose keys and values are not in "
+            "float8: leave out --float8-kv"
+        )
     if sts is not None and sps is None:
         raise CliError("--sts changes which drafts a plan has verified: name its table with --sps")
     options = EngineOptions(
@@ -152,6 +159,7 @@ def generate(
         tiers=parsed_tiers(tiers),
         planning=None if sps is None else read_planning(sps),
         sts=None if sts is None else str(sts),
+        float8_kv=float8_kv,
         check_invariants=check,
     )
     prompts = collect_prompts(prompt or [], prompt_file)

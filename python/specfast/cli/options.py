@@ -77,6 +77,13 @@ TiersOption = Annotated[
         show_default="1, 2, 4 ... to the batch",
     ),
 ]
+Float8KvOption = Annotated[
+    bool,
+    typer.Option(
+        "--float8-kv",
+        help="Keep keys and values in float8, by the scales of the checkpoint, or 1 without any.",
+    ),
+]
 MaxNewTokensOption = Annotated[int, typer.Option(min=1, help="Per prompt.")]
 TemperatureOption = Annotated[float | None, typer.Option(help="0: greedy.", show_default="0")]
 TopKOption = Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0: all.")]
