@@ -3,6 +3,7 @@
 
 #include "ops/fused_add_rms_norm.h"
 #include "ops/gather_eagle_inputs.h"
+#include "ops/grouped_dynamic_conv.h"
 #include "ops/silu_and_mul.h"
 #include "random.h"
 #include "set_array.cuh"
@@ -173,6 +174,62 @@ class GatherEagleInputs : public Workload {
   SetArray<Bits> embedding_, features_, weights_, out_;
 };
 
+// Blocks of 8 rows, two taps, 16 channels a group.
+class GroupedDynamicConv : public Workload {
+ public:
+  explicit GroupedDynamicConv(const Point& point)
+      : batch_(point.batch),
+        sets_(cold_sets(traffic().bytes)),
+        x_(sets_, int64_t{batch_} * kRows * kHidden),
+        base_(1, kTaps * kHidden),
+        dynamic_(sets_, int64_t{batch_} * kRows * kTaps * kHidden / kGroup),
+        out_(sets_, x_.count()) {
+    Random random(16);
+    for (auto* array : {&x_, &dynamic_}) fill(*array, sets_, random);
+    fill(base_, 1, random);
+  }
+
+  int sets() const override { return sets_; }
+  void launch(int set, CUstream_st* stream) override {
+    grouped_dynamic_conv_cuda(params(Side::kDevice, set), stream);
+  }
+  void check(int set) override {
+    grouped_dynamic_conv_cpu(params(Side::kHost, set));
+    out_.expect_equal(set, "out");
+  }
+  Traffic traffic() override { return {2.0 * batch_ * kRows * kHidden * sizeof(Bits), 0, 0}; }
+
+ private:
+  static constexpr int kRows = 8;
+  static constexpr int kTaps = 2;
+  static constexpr int kGroup = 16;
+
+  GroupedDynamicConvParams params(Side side, int set) {
+    GroupedDynamicConvParams p{};
+    p.batch_size = batch_;
+    p.num_rows = kRows;
+    p.width = kHidden;
+    p.num_taps = kTaps;
+    p.group_size = kGroup;
+    p.type = FloatType::kBFloat16;
+    p.has_wide_rows = true;
+    p.x = x_.on(side, set);
+    p.x_request_stride = kRows * kHidden;
+    p.x_stride = kHidden;
+    p.base = base_.on(side, 0);
+    p.dynamic = dynamic_.on(side, set);
+    p.dynamic_tap_stride = kHidden / kGroup;
+    p.dynamic_stride = kTaps * p.dynamic_tap_stride;
+    p.dynamic_request_stride = kRows * p.dynamic_stride;
+    p.out = out_.on(side, set);
+    return p;
+  }
+
+  int batch_;
+  int sets_;
+  SetArray<Bits> x_, base_, dynamic_, out_;
+};
+
 std::vector<Point> points_of(const char* variant) {
   std::vector<Point> points;
   for (int rows : {1, 8, 64, 512}) points.push_back({variant, rows, 1, 0, "bf16"});
@@ -184,6 +241,11 @@ Registrar fused_add_rms_norm(benchmark<FusedAddRmsNorm>("fused_add_rms_norm",
 Registrar silu_and_mul(benchmark<SiluAndMul>("silu_and_mul", points_of("12288 channels, cold")));
 Registrar gather_eagle_inputs(benchmark<GatherEagleInputs>("gather_eagle_inputs",
                                                            points_of("2 x 4096 channels, cold")));
+
+Registrar grouped_dynamic_conv(benchmark<GroupedDynamicConv>(
+    "grouped_dynamic_conv", {{"blocks of 8 x 4096, cold", 1, 8, 0, "bf16"},
+                             {"blocks of 8 x 4096, cold", 8, 8, 0, "bf16"},
+                             {"blocks of 8 x 4096, cold", 64, 8, 0, "bf16"}}));
 
 }  // namespace
 }  // namespace specfast::bench

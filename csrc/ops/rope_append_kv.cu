@@ -13,10 +13,11 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
+// More of them than run at once were slower: 22.7 us in place of 18.7 for 512 rows of 40 heads.
 constexpr int kMaxBlocks = 132 * 16;
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1)
     rope_append_kv_kernel(const __grid_constant__ RopeAppendKvParams p) {
   begin_after_previous_kernel();
   SplitTeam team;

@@ -1,5 +1,6 @@
 #include "ops/fused_add_rms_norm.h"
 #include "ops/gather_eagle_inputs.h"
+#include "ops/grouped_dynamic_conv.h"
 #include "ops/silu_and_mul.h"
 #include "torch/rows_args.h"
 
@@ -147,6 +148,45 @@ void gather_eagle_inputs(const Tensor& tokens, const Tensor& embedding, const Te
   }
 }
 
+template <Device device>
+void grouped_dynamic_conv(const Tensor& x, const Tensor& base, const Tensor& dynamic,
+                          const Tensor& out) {
+  ArgChecks args("grouped_dynamic_conv", x);
+  GroupedDynamicConvParams p{};
+  p.type = float_type(x);
+  p.x = args(x, "x").dtype(kFloats).shape({"B", "n", "C"}).rows().data<void>();
+  p.x_request_stride = x.stride(0);
+  p.x_stride = x.stride(1);
+  auto of_type = [&](const Tensor& tensor, const char* name) {
+    return args(tensor, name).dtype({x.scalar_type()});
+  };
+  p.base = of_type(base, "base").shape({"K", "C"}).contiguous().template data<void>();
+  p.dynamic =
+      of_type(dynamic, "dynamic").shape({"B", "n", "K", "groups"}).rows().template data<void>();
+  p.dynamic_request_stride = dynamic.stride(0);
+  p.dynamic_stride = dynamic.stride(1);
+  p.dynamic_tap_stride = dynamic.stride(2);
+  p.out = of_type(out, "out").shape({"B", "n", "C"}).contiguous().template mutable_data<void>();
+  p.batch_size = int32_size(args, "the number of blocks B", "B", 0);
+  p.num_rows = int32_size(args, "the number of rows n", "n", 0);
+  args.require_range("the number of rows B * n", int64_t{p.batch_size} * p.num_rows, 0, INT32_MAX);
+  p.width = int32_size(args, "the width C", "C", 1, kMaxWidth);
+  p.num_taps = int32_size(args, "the number of taps K", "K", 1);
+  int32_t groups = int32_size(args, "the number of groups", "groups", 1);
+  args.require(p.width % groups == 0,
+               "expected dynamic of a number of groups that divides C=" + std::to_string(p.width) +
+                   ", got " + std::to_string(groups));
+  p.group_size = p.width / groups;
+  p.has_wide_rows = p.width % kWidePiece == 0 && p.group_size % kWidePiece == 0 &&
+                    has_wide_rows(x) && has_wide_rows(base) && has_wide_rows(out);
+  if constexpr (device == Device::kCpu) {
+    grouped_dynamic_conv_cpu(p);
+  } else {
+    torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
+    grouped_dynamic_conv_cuda(p, current_stream(x));
+  }
+}
+
 }  // namespace
 }  // namespace specfast
 
@@ -159,6 +199,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(specfast, m) {
       "gather_eagle_inputs(Tensor tokens, Tensor embedding, Tensor features, Tensor? parents, "
       "Tensor? d2t, Tensor? embedding_norm_weight, Tensor? features_norm_weight, float eps, "
       "Tensor(a!) out, Tensor(b!)? gathered) -> ()");
+  m.def("grouped_dynamic_conv(Tensor x, Tensor base, Tensor dynamic, Tensor(a!) out) -> ()");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(specfast, CPU, m) {
@@ -166,6 +207,7 @@ STABLE_TORCH_LIBRARY_IMPL(specfast, CPU, m) {
   m.impl("fused_add_rms_norm", TORCH_BOX(&fused_add_rms_norm<Device::kCpu>));
   m.impl("silu_and_mul", TORCH_BOX(&silu_and_mul<Device::kCpu>));
   m.impl("gather_eagle_inputs", TORCH_BOX(&gather_eagle_inputs<Device::kCpu>));
+  m.impl("grouped_dynamic_conv", TORCH_BOX(&grouped_dynamic_conv<Device::kCpu>));
 }
 
 #ifdef SPECFAST_HAS_CUDA
@@ -174,5 +216,6 @@ STABLE_TORCH_LIBRARY_IMPL(specfast, CUDA, m) {
   m.impl("fused_add_rms_norm", TORCH_BOX(&fused_add_rms_norm<Device::kCuda>));
   m.impl("silu_and_mul", TORCH_BOX(&silu_and_mul<Device::kCuda>));
   m.impl("gather_eagle_inputs", TORCH_BOX(&gather_eagle_inputs<Device::kCuda>));
+  m.impl("grouped_dynamic_conv", TORCH_BOX(&grouped_dynamic_conv<Device::kCuda>));
 }
 #endif

@@ -6,6 +6,7 @@
 
 #include "ops/fused_add_rms_norm.h"
 #include "ops/gather_eagle_inputs.h"
+#include "ops/grouped_dynamic_conv.h"
 #include "ops/silu_and_mul.h"
 
 namespace specfast::testing {
@@ -113,6 +114,51 @@ struct GateCase {
   static constexpr int kGap = 8;
   RowsSize size;
   std::vector<T> x, out;
+};
+
+template <class T>
+struct ConvCase {
+  struct Size {
+    int batch, rows, width, taps, group;
+  };
+
+  ConvCase(Size size, unsigned seed) : size(size) {
+    std::mt19937 rng(seed);
+    x = normal_values<T>(rng, size.batch * size.rows * size.width);
+    base = normal_values<T>(rng, size.taps * size.width);
+    dynamic = normal_values<T>(rng, size.batch * size.rows * 2 * taps_of_row());
+    out.assign(x.size(), rounded_to<T>(-77.0f));
+  }
+
+  template <class Place>
+  GroupedDynamicConvParams params(Place place) {
+    GroupedDynamicConvParams p{};
+    p.batch_size = size.batch;
+    p.num_rows = size.rows;
+    p.width = size.width;
+    p.num_taps = size.taps;
+    p.group_size = size.group;
+    p.type = type_of<T>();
+    p.has_wide_rows = size.group % 8 == 0;
+    p.x = place(x);
+    p.x_request_stride = size.rows * size.width;
+    p.x_stride = size.width;
+    p.base = place(base);
+    // Those of the other side of a sublayer lie between.
+    p.dynamic = place(dynamic);
+    p.dynamic_tap_stride = size.width / size.group;
+    p.dynamic_stride = 2 * taps_of_row();
+    p.dynamic_request_stride = size.rows * p.dynamic_stride;
+    p.out = place(out);
+    return p;
+  }
+  GroupedDynamicConvParams params() {
+    return params([](auto& vector) { return vector.data(); });
+  }
+
+  int taps_of_row() const { return size.taps * size.width / size.group; }
+  Size size;
+  std::vector<T> x, base, dynamic, out;
 };
 
 // Nodes of a few requests, some with tokens or parents that are none.

@@ -5,6 +5,7 @@
 namespace specfast {
 namespace {
 
+using testing::ConvCase;
 using testing::EagleCase;
 using testing::GateCase;
 using testing::NormCase;
@@ -57,6 +58,21 @@ TEST(threads_gate_as_one_thread) {
     SiluAndMulParams p = threads.params();
     for (int32_t row = 0; row < size.rows; ++row) {
       ThreadTeam::run(2, 4, [&](ThreadTeam& team) { GatedRow<BFloat16>{p, row}.run(team); });
+    }
+    CHECK(same_bits(threads.out, serial.out));
+    CHECK(!same_bits(before.out, serial.out));
+  }
+}
+
+TEST(threads_convolve_as_one_thread) {
+  for (ConvCase<float>::Size size : {ConvCase<float>::Size{2, 5, 48, 3, 16}, {2, 3, 30, 4, 5}}) {
+    ConvCase<float> serial(size, 1);
+    ConvCase<float> threads = serial;
+    ConvCase<float> before = serial;
+    grouped_dynamic_conv_cpu(serial.params());
+    GroupedDynamicConvParams p = threads.params();
+    for (int32_t i = 0; i < size.batch * size.rows; ++i) {
+      ThreadTeam::run(2, 4, [&](ThreadTeam& team) { ConvolvedRow<float>{p, i}.run(team); });
     }
     CHECK(same_bits(threads.out, serial.out));
     CHECK(!same_bits(before.out, serial.out));

@@ -353,3 +353,12 @@ def test_layers_of_a_drafter() -> None:
     assert torch.equal(names["total"], inner + up)
     expected = torch.nn.functional.rms_norm(inner + up, (16,), weight, eps=1e-6)
     torch.testing.assert_close(names["normed"], expected)
+
+
+def test_grouped_dynamic_conv() -> None:
+    x, base, dynamic = random(24, 1, 3, 8), random(25, 2, 8), random(26, 1, 3, 2, 4)
+    rows = run("grouped_dynamic_conv", x=x, base=base, dynamic=dynamic)["rows"]
+    taps = base + dynamic.repeat_interleave(2, -1)
+    expected = taps[:, :, 0] * x
+    expected[:, 1:] += taps[:, 1:, 1] * x[:, :-1]
+    torch.testing.assert_close(rows, expected)

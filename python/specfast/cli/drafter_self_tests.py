@@ -42,6 +42,15 @@ def gather_eagle_inputs(impl: Any, device: str) -> Outputs:
     return {"rows": rows}
 
 
+def grouped_dynamic_conv(impl: Any, device: str) -> Outputs:
+    numbers = rng()
+    x, base, dynamic = (
+        torch.randn(shape, generator=numbers).bfloat16().to(device)
+        for shape in ((BATCH, NODES, 272), (3, 272), (BATCH, NODES, 3, 17))
+    )
+    return {"rows": impl.grouped_dynamic_conv(x, base, dynamic)}
+
+
 def rope_append_kv(impl: Any, device: str) -> Outputs:
     numbers = rng()
     heads, kv_heads, head_dim, num_rows = 6, 2, 24, BATCH * NODES

@@ -371,6 +371,7 @@ SELF_TESTS: dict[str, SelfTest] = {
     "expand_frontier": _expand_frontier,
     "fused_add_rms_norm": drafter_self_tests.fused_add_rms_norm,
     "gather_eagle_inputs": drafter_self_tests.gather_eagle_inputs,
+    "grouped_dynamic_conv": drafter_self_tests.grouped_dynamic_conv,
     "inject_context_kv": inject_context_kv,
     "merge_row_stats": _merge_row_stats,
     "place_draft_rows": drafter_self_tests.place_draft_rows,

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from specfast.ops._fakes import register_in_place
 
-__all__ = ["fused_add_rms_norm", "gather_eagle_inputs", "silu_and_mul"]
+__all__ = ["fused_add_rms_norm", "gather_eagle_inputs", "grouped_dynamic_conv", "silu_and_mul"]
 
 
 def fused_add_rms_norm(
@@ -198,6 +198,55 @@ def gather_eagle_inputs(
     return out
 
 
+def grouped_dynamic_conv(
+    x: Tensor, base: Tensor, dynamic: Tensor, *, out: Tensor | None = None
+) -> Tensor:
+    """Convolve the rows of blocks causally, with taps that each row brings along, in one launch.
+
+    Row t becomes the sum over s of ``base[s] + dynamic[:, t, s]`` times row t - s; there is none
+    before row 0.
+
+    Parameters
+    ----------
+    x : float32 | bfloat16 | float16 [B, n, C]
+        Any strides but the last. C <= 2^24.
+    base : [K, C] of the same dtype
+    dynamic : [B, n, K, C / g] of the same dtype
+        For each g neighbouring channels; any strides but the last.
+    out : [B, n, C] of the same dtype, optional
+        Buffer for the result; needed if read after a graph's replay. Not that of ``x``.
+
+    Returns
+    -------
+    [B, n, C]
+        ``out``, or a new one.
+
+    Raises
+    ------
+    RuntimeError
+        An argument of wrong shape, dtype, device or range; names it, what was expected and got.
+
+    Notes
+    -----
+    float32 in the order of s, each operation rounded, and the result rounded to the dtype.
+    Devices: CPU, CUDA; equal bits. Deterministic, and independent of the batch. Capturable with
+    ``out``. Cost: reads each row K times, from caches but once.
+    Source: the grouped dynamic convolution of DFlash-2 (z-lab).
+
+    Examples
+    --------
+    >>> import torch, specfast
+    >>> specfast.ops.grouped_dynamic_conv(
+    ...     torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]), torch.tensor([[1.0, 1.0], [10.0, 0.0]]),
+    ...     torch.zeros(1, 2, 2, 1)).tolist()
+    [[[1.0, 2.0], [13.0, 4.0]]]
+    """
+    if out is None:
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    torch.ops.specfast.grouped_dynamic_conv(x, base, dynamic, out)
+    return out
+
+
 def _as_rows(tensor: Tensor) -> Tensor:
     """[R, W] of [..., W]."""
     if tensor.dim() == 2:
@@ -212,4 +261,6 @@ def _rows_to_fill(tensor: Tensor, expected: str) -> Tensor:
     return _as_rows(tensor)
 
 
-register_in_place("fused_add_rms_norm", "silu_and_mul", "gather_eagle_inputs")
+register_in_place(
+    "fused_add_rms_norm", "silu_and_mul", "gather_eagle_inputs", "grouped_dynamic_conv"
+)

@@ -8,6 +8,7 @@ from specfast.reference.drafter_cache import place_draft_rows as place_draft_row
 from specfast.reference.drafter_cache import rope_append_kv as rope_append_kv
 from specfast.reference.drafter_rows import fused_add_rms_norm as fused_add_rms_norm
 from specfast.reference.drafter_rows import gather_eagle_inputs as gather_eagle_inputs
+from specfast.reference.drafter_rows import grouped_dynamic_conv as grouped_dynamic_conv
 from specfast.reference.drafter_rows import silu_and_mul as silu_and_mul
 from specfast.reference.frontier import expand_frontier as expand_frontier
 from specfast.reference.markov import sample_markov_block as sample_markov_block

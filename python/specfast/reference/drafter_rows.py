@@ -62,6 +62,20 @@ def gather_eagle_inputs(
     return out
 
 
+def grouped_dynamic_conv(x: Tensor, base: Tensor, dynamic: Tensor) -> Tensor:
+    """One row after the other, one tap after the other."""
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    group_size = x.shape[-1] // dynamic.shape[-1]
+    for t in range(x.shape[1]):
+        total = torch.zeros_like(x[:, t], dtype=torch.float32)
+        for s in range(min(t + 1, len(base))):
+            taps = base[s].float() + dynamic[:, t, s].float().repeat_interleave(group_size, -1)
+            product = taps * x[:, t - s].float()
+            total = product if s == 0 else total + product
+        out[:, t] = total.to(x.dtype)
+    return out
+
+
 def _normed(rows: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Rounded before the weight, and after it."""
     x = rows.float()

@@ -5,6 +5,7 @@
 namespace specfast {
 namespace {
 
+using testing::ConvCase;
 using testing::EagleCase;
 using testing::GateCase;
 using testing::NormCase;
@@ -64,6 +65,26 @@ void expect_equal_inputs() {
     }
   }
 }
+
+template <class T>
+void expect_equal_convolutions() {
+  constexpr typename ConvCase<T>::Size kBlocks[] = {
+      {1, 8, 4096, 2, 16}, {3, 5, 48, 4, 16}, {2, 3, 30, 3, 5}, {2, 2, 16, 5, 8}, {0, 8, 16, 2, 8}};
+  unsigned seed = 0;
+  for (const auto& size : kBlocks) {
+    ConvCase<T> test(size, ++seed);
+    ConvCase<T> on_cpu = test;
+    grouped_dynamic_conv_cpu(on_cpu.params());
+    Uploads uploads;
+    grouped_dynamic_conv_cuda(test.params([&](const auto& values) { return uploads(values); }),
+                              nullptr);
+    uploads.fetch(test.out.data());
+    CHECK(same_bits(test.out, on_cpu.out));
+  }
+}
+
+TEST(grouped_dynamic_conv_float32_equals_the_cpu_body) { expect_equal_convolutions<float>(); }
+TEST(grouped_dynamic_conv_bfloat16_equals_the_cpu_body) { expect_equal_convolutions<BFloat16>(); }
 
 TEST(gather_eagle_inputs_float32_equals_the_cpu_body) { expect_equal_inputs<float>(); }
 TEST(gather_eagle_inputs_bfloat16_equals_the_cpu_body) { expect_equal_inputs<BFloat16>(); }
