@@ -121,8 +121,10 @@ def test_equals_the_reference(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("head_dim", [8, 64, 128, 256])
 def test_long_contexts(device: str, dtype: torch.dtype, head_dim: int) -> None:
-    """Of several chunks and spans, their ends on and beside the edges."""
-    for seed, prefix_lens in enumerate([[511, 512, 513], [2047, 2048, 2100], [4500, 1, 600]]):
+    """Of several chunks, near ones and far ones, their ends on and beside the edges."""
+    for seed, prefix_lens in enumerate(
+        [[511, 512, 513], [2047, 2048, 2100], [4500, 1, 600], [8191, 8192, 10300]]
+    ):
         call = random_attention(
             seed,
             prefix_lens=prefix_lens,
@@ -132,7 +134,7 @@ def test_long_contexts(device: str, dtype: torch.dtype, head_dim: int) -> None:
             page_size=64,
             dtype=dtype,
             window=["chain", "bits"][seed % 2],
-            sliding_window=[0, 0, 900][seed],
+            sliding_window=[0, 0, 900, 0][seed],
         )
         assert_close(run(call, device, workspace=workspace(call, device)), call)
 

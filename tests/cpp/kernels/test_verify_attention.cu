@@ -97,16 +97,16 @@ TEST(attention_kernels_agree_on_many_rows) {
 }
 
 TEST(attention_kernels_agree_on_long_prefixes) {
-  for (int prefix : {2047, 2048, 2049, 5000}) {
+  for (int prefix : {511, 2049, 5000, 8191, 8192, 10300}) {
     AttentionShape shape{{prefix, 1}, {4, 2}};
-    shape.sliding_window = prefix == 5000 ? 2500 : 0;
+    shape.sliding_window = prefix == 5000 ? 2500 : prefix == 10300 ? 8700 : 0;
     check_all_close<void*>(shape, 50);
   }
 }
 
 // The bits of a row do not depend on how its keys are shared out.
 TEST(attention_is_the_same_under_any_split) {
-  AttentionShape shape{{5000, 100, 2100}, {7, 3, 20}};
+  AttentionShape shape{{12000, 100, 2100}, {7, 3, 20}};
   shape.heads = 8;
   shape.head_dim = 128;
   for (size_t words : {size_t{0}, size_t{33000}, size_t{1} << 17, size_t{1} << 22}) {
@@ -119,16 +119,17 @@ TEST(attention_is_the_same_under_any_split) {
   }
 }
 
-// Nor on how many rows a CTA takes at once, or on how many parts a unit has.
+// Nor on how many rows a CTA takes at once: 128, as there are more than 64 rows in all, or 64 and
+// chunks apart.
 TEST(attention_is_the_same_in_tiles_of_any_size) {
   for (int head_dim : {64, 128}) {
-    AttentionShape shape{{9300, 700}, {7, 1}};
+    AttentionShape shape{{9300, 700, 40}, {7, 7, 7}};
     shape.heads = 8;
     shape.head_dim = head_dim;
     AttentionCase<Float16> large(shape, 70);
     AttentionCase<Float16> small = large;
     std::vector<int32_t> workspace(1 << 22, 0);
-    run_kernel(large, &workspace);
+    run_kernel(large);
     run_kernel(small, &workspace, 7);
     CHECK(memcmp(large.out.data(), small.out.data(), large.out.size() * 2) == 0);
   }
