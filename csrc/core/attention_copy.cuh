@@ -83,8 +83,8 @@ class TileCopier {
     for (int i = 0; i < kLookups; ++i) {
       const int number = i * 32 + lane();
       const int tile = first + number / kWarpKeys;
-      const int key = tile * Sizes::kTileKeys + key_of(number % kWarpKeys);
-      const int column = key - tiles.in_prefix * Sizes::kTileKeys;
+      const int key = tile * KeyTiles::kTileKeys + key_of(number % kWarpKeys);
+      const int column = key - tiles.in_prefix * KeyTiles::kTileKeys;
       const int32_t position = column < 0 ? tiles.first + key : r.prefix_len + column;
       const bool wanted = column < 0 ? position >= tiles.wanted && position < tiles.end
                                      : tile < tiles.count && column < r.num_rows;

@@ -18,15 +18,13 @@ struct FoldWeights {
 };
 
 // Adds a part behind the total. Every merge of two softmaxes is this one, so that it does not
-// matter where it happens.
+// matter where it happens. Without branches: code that few CTAs run often is dear to fetch.
 __device__ inline FoldWeights fold(RowSoftmax& total, RowSoftmax part, float c) {
-  if (part.sum == 0) return {1, 0};
-  if (total.sum == 0) {
-    total = part;
-    return {0, 1};
-  }
+  // Where there is no key the largest score is -inf, and so may that of two.
   const float max = fmaxf(total.max, part.max);
-  const FoldWeights weights{fast_exp2((total.max - max) * c), fast_exp2((part.max - max) * c)};
+  const float of_total = fast_exp2((total.max - max) * c);
+  const float of_part = fast_exp2((part.max - max) * c);
+  const FoldWeights weights{total.sum == 0 ? 0 : of_total, part.sum == 0 ? 0 : of_part};
   total.max = max;
   total.sum = __fmaf_rn(total.sum, weights.of_total, part.sum * weights.of_part);
   return weights;

@@ -73,6 +73,8 @@ template <int kGroups>
 __device__ void finish_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
+// Until all copies of this thread are done.
+__device__ inline void finish_all_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 // Barriers in shared memory, of a number of arrivals per round. Rounds count from 0.
 __device__ inline void init_barrier(uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_offset(barrier)),

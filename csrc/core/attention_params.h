@@ -11,11 +11,11 @@ constexpr int kMaxAttentionRows = 128;
 constexpr int kMaxAttentionRequests = 1024;
 constexpr int kMaskWords = kMaxAttentionRows / 32;
 
-// Keys are added up in chunks of so many absolute positions, and chunks in spans; the last chunk of
-// a request goes on into its window. Where they begin depends on nothing but the position, so the
-// sums of a row do not depend on how chunks are shared out.
+// Keys are added up in chunks of so many absolute positions; the last chunk of a request goes on
+// into its window. Where they begin depends on nothing but the position, so the sums of a row do
+// not depend on how chunks are shared out. Tensor cores take longer ones far behind
+// (core/attention_chunks.h).
 constexpr int kChunkKeys = 512;
-constexpr int kSpanChunks = 4;
 
 // Keys or values of all slots.
 struct KvCache {

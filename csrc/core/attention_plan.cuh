@@ -1,71 +1,68 @@
 #pragma once
 
-#include "core/attention_params.h"
+#include "core/attention_chunks.h"
 
 namespace specfast {
 
 // How the work of a batch is shared out: decided on the device by every CTA for itself, from the
-// lengths. A unit is a tile of rows of one request with one KV head; its keys are divided into
-// parts of one chunk, of one span, or not at all. Items, one part of one unit each, are numbered
-// request by request, in a request part by part, so that CTAs that run side by side read
-// neighbouring heads of the same keys.
+// lengths. A unit is a tile of rows of one request with one KV head. Either its chunks are taken as
+// a whole and added up on the way, or in runs of so many, of which each chunk is left in the
+// workspace, to be merged. Items, one run of one unit each, are numbered request by request, in a
+// request run by run, so that CTAs that work side by side read neighbouring heads of the same keys.
 struct AttentionItem {
   int number;
   int b;
   int tile;
   int kv_head;
-  int part;
-  int parts;  // of the unit
-  int unit;   // item number of the unit's first part
-};
-
-enum class PartSize : int32_t { kChunk, kSpan, kWhole };
-
-// Chunks [first, last) of a part.
-struct ChunkRange {
-  int first;
-  int last;
+  int run;
+  int runs;  // of the unit
+  int unit;  // item number of the unit's first run
 };
 
 class AttentionPlan {
  public:
   static constexpr int kMaxCounters = 32768;
-  static constexpr int kMostChunksApart = 2048;  // _MOST_CHUNKS_APART of the Python workspace
+  static constexpr int kRunSizes = 3;  // 1, 2 and 4 chunks
+  static constexpr int kSums = 2 + kRunSizes;
 
   struct Shared {
     int32_t first_item[kMaxAttentionRequests + 1];
-    float sums[3][32];
+    float sums[kSums][32];
     float longest[32];
     int32_t warp_items[32];
-    PartSize part_size;
+    int32_t run_chunks;
   };
 
   __device__ AttentionPlan(const VerifyAttentionParams& p, Shared& shared, int tile_rows)
       : p_(p), shared_(shared), tile_rows_(tile_rows) {}
 
-  // By all threads of the CTA, before anything else. `most_items`: places for parts in the
-  // workspace.
-  __device__ void make(int most_items) {
+  // By all threads of the CTA, before anything else. `most_places`: for chunks in the workspace.
+  __device__ void make(int most_places) {
     // Exact where it matters: below 2^24.
     Totals totals;
     SPECFAST_NO_UNROLL
     for (int b = threadIdx.x; b < p_.batch_size; b += blockDim.x) {
       AttentionRequest r = load_attention_request(p_, b);
+      const ChunkRange chunks = find_chunks(p_, r);
       const float units = static_cast<float>(num_units(r));
-      const float chunks = static_cast<float>(num_parts(r, PartSize::kChunk));
-      totals.sums[0] += units * chunks;
-      totals.sums[1] += units * static_cast<float>(num_parts(r, PartSize::kSpan));
-      totals.sums[2] += units;
-      if (units > 0) totals.longest = fmaxf(totals.longest, chunks);
+      const float keys = static_cast<float>(chunks.end - chunks.begin + r.num_rows);
+      totals.sums[0] += units;
+      totals.sums[1] += units * keys;
+      SPECFAST_UNROLL
+      for (int i = 0; i < kRunSizes; ++i) {
+        totals.sums[2 + i] += units * static_cast<float>(num_runs(r, 1 << i));
+      }
+      if (units > 0) totals.longest = fmaxf(totals.longest, keys);
     }
     add_up(totals);
-    const PartSize part_size = choose(totals, most_items);
-    if (threadIdx.x == 0) shared_.part_size = part_size;
-    count_items(part_size);
+    const int run_chunks = choose(totals, most_places);
+    if (threadIdx.x == 0) shared_.run_chunks = run_chunks;
+    count_items(run_chunks);
   }
 
   __device__ int num_items() const { return shared_.first_item[p_.batch_size]; }
-  __device__ PartSize part_size() const { return shared_.part_size; }
+  // 0: units are taken as a whole.
+  __device__ int run_chunks() const { return shared_.run_chunks; }
 
   __device__ AttentionItem item(int number) const {
     int low = 0;
@@ -81,27 +78,18 @@ class AttentionPlan {
     AttentionRequest r = load_attention_request(p_, low);
     int tiles = num_tiles(r);
     int units = tiles * p_.num_kv_heads;
-    item.part = in_request / units;
-    item.parts = num_parts(r, part_size());
-    int unit = in_request - item.part * units;
+    item.run = in_request / units;
+    item.runs = num_runs(r, run_chunks());
+    int unit = in_request - item.run * units;
     item.kv_head = unit / tiles;
     item.tile = unit - item.kv_head * tiles;
     item.unit = shared_.first_item[low] + unit;
     return item;
   }
 
-  __device__ ChunkRange chunks(const AttentionRequest& r, int part) const {
-    int first = first_chunk(r);
-    int last = r.num_chunks();
-    if (part_size() == PartSize::kWhole) return {first, last};
-    if (part_size() == PartSize::kChunk) return {first + part, first + part + 1};
-    int span = first / kSpanChunks + part;
-    return {max_of(first, span * kSpanChunks), min_of(last, (span + 1) * kSpanChunks)};
-  }
-
-  // The first that any row of the request sees.
-  __device__ int first_chunk(const AttentionRequest& r) const {
-    return chunk_of(r, first_seen(p_, r, 0));
+  __device__ ChunkRange chunks(const AttentionRequest& r, int run) const {
+    const ChunkRange all = find_chunks(p_, r);
+    return run_chunks() == 0 ? all : some_chunks(all, run * run_chunks(), run_chunks());
   }
 
  private:
@@ -111,32 +99,33 @@ class AttentionPlan {
   __device__ int num_units(const AttentionRequest& r) const {
     return num_tiles(r) * p_.num_kv_heads;
   }
-  __device__ int num_parts(const AttentionRequest& r, PartSize size) const {
-    if (size == PartSize::kWhole) return 1;
-    int first = first_chunk(r);
-    int last = r.num_chunks() - 1;
-    if (size == PartSize::kSpan) return last / kSpanChunks - first / kSpanChunks + 1;
-    return last - first + 1;
+  __device__ int num_runs(const AttentionRequest& r, int run_chunks) const {
+    if (run_chunks == 0) return 1;
+    const ChunkRange chunks = find_chunks(p_, r);
+    return ceil_div(chunks.last - chunks.first, run_chunks);
   }
 
   struct Totals {
-    float sums[3] = {};  // of chunks, spans and units
-    float longest = 0;   // chunks of a unit
+    float sums[kSums] = {};  // units, their keys, runs of each size
+    float longest = 0;       // keys of a unit
   };
 
-  // Time goes by how many chunks a CTA has one after the other; parts have to be merged, too.
-  __device__ static PartSize choose(const Totals& totals, int most_items) {
+  // Time goes by how many keys a CTA has one after the other; chunks have to be merged, too.
+  __device__ static int choose(const Totals& totals, int most_places) {
     const float ctas = static_cast<float>(gridDim.x);
-    const float of_chunks = 1.1f * ceilf(totals.sums[0] / ctas);
-    const float of_spans = 1.03f * kSpanChunks * ceilf(totals.sums[1] / ctas);
-    const float whole = totals.longest * ceilf(totals.sums[2] / ctas);
-    const float most = static_cast<float>(most_items);
-    // Several spans are dear within a CTA, as their total is kept in local memory.
-    if (totals.longest <= kSpanChunks && whole <= of_chunks) return PartSize::kWhole;
-    if (totals.sums[0] <= fminf(most, kMostChunksApart) && of_chunks < of_spans) {
-      return PartSize::kChunk;
+    float least = totals.longest * ceilf(totals.sums[0] / ctas);
+    int best = 0;
+    SPECFAST_UNROLL
+    for (int i = kRunSizes - 1; i >= 0; --i) {
+      const float runs = totals.sums[2 + i];
+      const float run_keys = static_cast<float>(1 << i) * totals.sums[1] / totals.sums[2];
+      const float time = (1.1f - 0.02f * static_cast<float>(i)) * run_keys * ceilf(runs / ctas);
+      const bool fits = runs * static_cast<float>(1 << i) <= static_cast<float>(most_places);
+      if (!fits || time >= least) continue;
+      least = time;
+      best = 1 << i;
     }
-    return totals.sums[1] <= most ? PartSize::kSpan : PartSize::kWhole;
+    return best;
   }
 
   __device__ void add_up(Totals& totals) {
@@ -148,7 +137,7 @@ class AttentionPlan {
     }
     if (threadIdx.x % 32 == 0) {
       SPECFAST_UNROLL
-      for (int i = 0; i < 3; ++i) shared_.sums[i][threadIdx.x / 32] = totals.sums[i];
+      for (int i = 0; i < kSums; ++i) shared_.sums[i][threadIdx.x / 32] = totals.sums[i];
       shared_.longest[threadIdx.x / 32] = totals.longest;
     }
     __syncthreads();  // totals of the warps are written
@@ -156,12 +145,12 @@ class AttentionPlan {
     SPECFAST_NO_UNROLL
     for (int warp = 0; warp < blockDim.x / 32; ++warp) {
       SPECFAST_UNROLL
-      for (int i = 0; i < 3; ++i) totals.sums[i] += shared_.sums[i][warp];
+      for (int i = 0; i < kSums; ++i) totals.sums[i] += shared_.sums[i][warp];
       totals.longest = fmaxf(totals.longest, shared_.longest[warp]);
     }
   }
 
-  __device__ void count_items(PartSize part_size) {
+  __device__ void count_items(int run_chunks) {
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     int before = 0;
@@ -171,7 +160,7 @@ class AttentionPlan {
       int items = 0;
       if (b < p_.batch_size) {
         AttentionRequest r = load_attention_request(p_, b);
-        items = num_units(r) * num_parts(r, part_size);
+        items = num_units(r) * num_runs(r, run_chunks);
       }
       int up_to = items;
       SPECFAST_UNROLL

@@ -12,6 +12,7 @@ class TileReader {
   using T = typename Sizes::T;
   using Rows = typename Sizes::Rows;
   using Tile = typename Sizes::Tile;
+  using Place = PiecePlace<Sizes::kPlaces>;
 
  public:
   // Of `emptied`, per round.
@@ -44,63 +45,115 @@ class TileReader {
   // Calls end_chunk(what was seen of it) after each chunk.
   template <class EndChunk>
   __device__ void read(const KeyTiles& tiles, float c, EndChunk end_chunk) {
-    Rows rows;
-    typename Rows::Scores scores;
-    uint32_t seen[2];
-    bool masked = false;
-    rows.clear();
-    if (tiles.count > 0) {
-      masked = begin_tile(tiles, 0, scores, seen);
-      rows.finish(scores);
-      leave_piece();
-    }
-    SPECFAST_NO_UNROLL
-    for (int i = 0; i < tiles.count; ++i) {
-      if (masked) Rows::hide_unseen(scores, seen);
-      rows.weigh(scores, c);
-      wait_for_piece();
-      rows.begin_values(scores, piece());
-      const PiecePlace<Sizes::kPlaces> values = place_;
-      place_.advance();
-      // The next tile's scores follow at once.
-      const bool is_last = i + 1 == tiles.count;
-      if (!is_last) masked = begin_tile(tiles, i + 1, scores, seen);
-      rows.finish(scores);
-      leave(values);
-      if (!is_last) leave_piece();
-      const bool chunk_ends =
-          is_last ||
-          (i + 1 < tiles.in_prefix && (tiles.first + (i + 1) * Sizes::kTileKeys) % kChunkKeys == 0);
-      if (!chunk_ends) continue;
-      rows.finish_sums();
-      end_chunk(rows);
-      rows.clear();
+    if (tiles.count == 0) return;
+    if constexpr (Sizes::kOverlaps) {
+      read_overlapping(tiles, c, end_chunk);
+    } else {
+      read_in_turn(tiles, c, end_chunk);
     }
   }
 
  private:
   __device__ static int lane() { return threadIdx.x % 32; }
-  __device__ uint32_t piece() const { return shared_offset(Sizes::shared().pieces[place_.index]); }
-  __device__ void wait_for_piece() {
-    wait_for_round(Sizes::shared().filled + place_.index, place_.round);
+  __device__ static uint32_t piece(const Place& place) {
+    return shared_offset(Sizes::shared().pieces[place.index]);
+  }
+  __device__ static void wait_for_piece(const Place& place) {
+    wait_for_round(Sizes::shared().filled + place.index, place.round);
     show_copies_to_matrices();
   }
   __device__ void leave_piece() {
     leave(place_);
     place_.advance();
   }
-  __device__ static void leave(const PiecePlace<Sizes::kPlaces>& place) {
+  __device__ static void leave(const Place& place) {
     __syncwarp();  // all lanes have read
     if (is_chosen_lane()) arrive(Sizes::shared().emptied + place.index);
   }
 
-  // As far as the scores of tile i; whether some are to be hidden.
-  __device__ bool begin_tile(const KeyTiles& tiles, int i, typename Rows::Scores& scores,
-                             uint32_t (&seen)[2]) {
-    wait_for_piece();
-    const bool masked = find_seen(tiles, i, seen);
-    Rows::begin_scores(scores, query_, piece());
-    return masked;
+  // A tile's scores and which of them count.
+  struct Scored {
+    typename Rows::Scores scores;
+    uint32_t seen[2];
+    bool masked;
+  };
+
+  // As far as the scores of tile i, whose keys are at place_.
+  __device__ void begin_tile(const KeyTiles& tiles, int i, Scored& tile) {
+    wait_for_piece(place_);
+    tile.masked = find_seen(tiles, i, tile.seen);
+    Rows::begin_scores(tile.scores, query_, piece(place_));
+  }
+  __device__ static typename Rows::Shrink weigh(Rows& rows, Scored& tile, float c) {
+    if (tile.masked) Rows::hide_unseen(tile.scores, tile.seen);
+    return rows.weigh(tile.scores, c);
+  }
+
+  // The next tile's scores follow a tile's values at once; weights are made while nothing else is
+  // under way: another CTA has the matrices in the meantime.
+  template <class EndChunk>
+  __device__ void read_in_turn(const KeyTiles& tiles, float c, EndChunk& end_chunk) {
+    Rows rows;
+    Scored tile;
+    rows.clear();
+    begin_tile(tiles, 0, tile);
+    rows.finish(tile.scores);
+    leave_piece();
+    SPECFAST_NO_UNROLL
+    for (int i = 0; i < tiles.count; ++i) {
+      rows.apply(weigh(rows, tile, c));
+      wait_for_piece(place_);
+      rows.begin_values(typename Rows::Weights(tile.scores), piece(place_));
+      const Place values = place_;
+      place_.advance();
+      const bool is_last = i + 1 == tiles.count;
+      if (!is_last) begin_tile(tiles, i + 1, tile);
+      rows.finish(tile.scores);
+      leave(values);
+      if (!is_last) leave_piece();
+      if (i + 1 != tiles.end_of_chunk(i)) continue;
+      rows.finish_sums();
+      end_chunk(rows);
+      rows.clear();
+    }
+  }
+
+  // Weights of a tile are made while the values of the one before are under way, within a chunk.
+  template <class EndChunk>
+  __device__ void read_overlapping(const KeyTiles& tiles, float c, EndChunk& end_chunk) {
+    Rows rows;
+    rows.clear();
+    SPECFAST_NO_UNROLL
+    for (int i = 0; i < tiles.count; ++i) {
+      const int end = tiles.end_of_chunk(i);
+      Scored tile;
+      begin_tile(tiles, i, tile);
+      rows.finish(tile.scores);
+      leave_piece();
+      weigh(rows, tile, c);
+      SPECFAST_NO_UNROLL
+      for (; i + 1 < end; ++i) {
+        const typename Rows::Weights weights(tile.scores);
+        const Place values = place_;
+        place_.advance();
+        begin_tile(tiles, i + 1, tile);
+        wait_for_piece(values);
+        rows.begin_values(weights, piece(values));
+        Rows::finish_scores(tile.scores);
+        leave_piece();
+        const typename Rows::Shrink shrink = weigh(rows, tile, c);
+        rows.finish_values();
+        leave(values);
+        rows.apply(shrink);
+      }
+      wait_for_piece(place_);
+      rows.begin_values(typename Rows::Weights(tile.scores), piece(place_));
+      rows.finish_values();
+      leave_piece();
+      rows.finish_sums();
+      end_chunk(rows);
+      rows.clear();
+    }
   }
 
   __device__ const T* query_of(const AttentionTile& tile, int row) const {
@@ -153,7 +206,7 @@ class TileReader {
     }
   }
   __device__ void find_window(const AttentionTile& tile) {
-    const int words = ceil_div(tile.request.num_rows, Sizes::kTileKeys) * 2;
+    const int words = ceil_div(tile.request.num_rows, KeyTiles::kTileKeys) * 2;
     SPECFAST_NO_UNROLL
     for (int i = threadIdx.x; i < tile.num_query_rows() * words; i += Sizes::kComputingThreads) {
       const int row = i / words;
@@ -168,7 +221,7 @@ class TileReader {
     const uint16_t* there = Sizes::shared().there[place_.index];
     const auto* pairs = reinterpret_cast<const int32_t*>(there);
     const bool all_there = (load_shared(pairs) & load_shared(pairs + 1)) == -1;
-    const int32_t position = tiles.first + i * Sizes::kTileKeys;
+    const int32_t position = tiles.first + i * KeyTiles::kTileKeys;
     const bool slides =
         p_.sliding_window > 0 && position < load_shared(&Sizes::shared().slides_until);
     if (i < tiles.in_prefix && all_there && !slides) return false;
@@ -198,7 +251,7 @@ class TileReader {
 
   const VerifyAttentionParams& p_;
   std::conditional_t<Sizes::kQueryInRegisters, RegisterQuery<Sizes::kHeadDim>, SharedQuery> query_;
-  PiecePlace<Sizes::kPlaces> place_;
+  Place place_;
 };
 
 }  // namespace specfast

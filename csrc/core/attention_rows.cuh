@@ -65,14 +65,6 @@ struct RowSums {
   }
 };
 
-template <class To, class From>
-__device__ void copy_sums(To& to, const From& from) {
-  SPECFAST_UNROLL
-  for (int i = 0; i < To::kBlocks; ++i) to.set_block(i, from.block(i));
-  to.rows[0] = from.rows[0];
-  to.rows[1] = from.rows[1];
-}
-
 // The same as RowSums, with values in shared memory: [block][thread].
 template <int kHeadDim, int kThreads>
 struct SharedSums {
@@ -146,6 +138,8 @@ class GroupRows : public RowSums<kHeadDim> {
   };
 
   __device__ static void begin_scores(Scores& scores, SharedQuery query, uint32_t keys) {
+    // What is made of an unknown address is not kept in registers from tile to tile.
+    asm volatile("" : "+r"(query.address));
     const MatrixPlace a(query.address, Tile::kBlockBytes);
     multiply(scores, keys, [&](int, int at) { return a.advance(at); });
   }
@@ -165,10 +159,16 @@ class GroupRows : public RowSums<kHeadDim> {
     }
   }
 
-  // Scores become weights, and what came before is brought to the new maxima.
-  __device__ void weigh(Scores& scores, float c) {
+  // What weighted values are to be multiplied by, as larger scores have come.
+  struct Shrink {
+    float of[2];
+    bool any;
+  };
+
+  // Scores become weights.
+  __device__ Shrink weigh(Scores& scores, float c) {
     float bases[2];
-    float shrink[2];
+    Shrink shrink;
     bool rises = false;
     SPECFAST_UNROLL
     for (int r = 0; r < 2; ++r) {
@@ -182,10 +182,10 @@ class GroupRows : public RowSums<kHeadDim> {
       rises |= largest > rows[r].max;
       // A row that has seen nothing yet has weights of 0, not of -inf - -inf.
       const float base = largest == -INFINITY ? 0 : largest;
-      shrink[r] = fast_exp2((rows[r].max - base) * c);
+      shrink.of[r] = fast_exp2((rows[r].max - base) * c);
       rows[r].max = largest;
       bases[r] = base * c;
-      rows[r].sum *= shrink[r];
+      rows[r].sum *= shrink.of[r];
     }
     SPECFAST_UNROLL
     for (int block = 0; block < 8; ++block) {
@@ -195,40 +195,67 @@ class GroupRows : public RowSums<kHeadDim> {
         rows[i / 2].sum += scores.of[block][i];
       }
     }
-    // Without a new maximum all is multiplied by 1.
-    if (!__any_sync(~0u, rises)) return;
+    shrink.any = __any_sync(~0u, rises);
+    return shrink;
+  }
+
+  // Brings what came before to the new maxima; without one all would be multiplied by 1.
+  __device__ void apply(const Shrink& shrink) {
+    if (!shrink.any) return;
     SPECFAST_UNROLL
     for (int block = 0; block < kBlocks; ++block) {
       SPECFAST_UNROLL
-      for (int i = 0; i < 4; ++i) values[block][i] *= shrink[i / 2];
+      for (int i = 0; i < 4; ++i) values[block][i] *= shrink.of[i / 2];
     }
   }
 
+  // Weights of a tile as the left side of a product, 16 keys after the other.
+  struct Weights {
+    uint32_t of[4][4];
+
+    __device__ explicit Weights(const Scores& scores) {
+      SPECFAST_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        SPECFAST_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const float (&block)[4] = scores.of[2 * k + i / 2];
+          of[k][i] = pack_pair<T>(block[i % 2 * 2], block[i % 2 * 2 + 1]);
+        }
+      }
+    }
+  };
+
   // The weighted values of the tile, behind what there is.
-  __device__ void begin_values(const Scores& scores, uint32_t tile_values) {
-    uint32_t weights[4][4];
-    SPECFAST_UNROLL
-    for (int k = 0; k < 4; ++k) pack(scores.of[2 * k], scores.of[2 * k + 1], weights[k]);
+  __device__ void begin_values(const Weights& weights, uint32_t tile_values) {
     const MatrixPlace b(tile_values, Tile::kBlockBytes);
     pin_registers(values);
     begin_matrices();
     SPECFAST_UNROLL
     for (int k = 0; k < 4; ++k) {
       const int at = 16 * k * 128;
-      multiply_weights<T, kColumns, 0>(values, weights[k], b.advance(at));
+      multiply_weights<T, kColumns, 0>(values, weights.of[k], b.advance(at));
       if constexpr (kHeadDim == 256) {
-        multiply_weights<T, kColumns, 16>(values, weights[k],
+        multiply_weights<T, kColumns, 16>(values, weights.of[k],
                                           b.advance(at + 2 * Tile::kBlockBytes));
       }
     }
     commit_matrices();
   }
 
-  // Until what was begun last is there.
+  // Until all that was begun is there.
   __device__ void finish(Scores& scores) {
     finish_matrices<0>();
     pin_registers(values);
     pin_registers(scores.of);
+  }
+  // Until scores are there; values that were begun behind them go on.
+  __device__ static void finish_scores(Scores& scores) {
+    finish_matrices<1>();
+    pin_registers(scores.of);
+  }
+  __device__ void finish_values() {
+    finish_matrices<0>();
+    pin_registers(values);
   }
 
   // Sums over the four lanes of a row.
@@ -256,15 +283,6 @@ class GroupRows : public RowSums<kHeadDim> {
   }
 
   static constexpr int kColumns = kHeadDim == 64 ? 64 : 128;
-
-  // Weights of 16 keys as the left side of a product.
-  __device__ static void pack(const float (&low)[4], const float (&high)[4],
-                              uint32_t (&weights)[4]) {
-    weights[0] = pack_pair<T>(low[0], low[1]);
-    weights[1] = pack_pair<T>(low[2], low[3]);
-    weights[2] = pack_pair<T>(high[0], high[1]);
-    weights[3] = pack_pair<T>(high[2], high[3]);
-  }
 };
 
 }  // namespace specfast

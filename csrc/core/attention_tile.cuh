@@ -26,6 +26,33 @@ struct AttentionTile {
   __device__ int num_query_rows() const { return query_row(num_rows - 1) - first_query_row() + 1; }
 };
 
+// Tiles of the keys of some chunks: those of the prefix, then those of the window.
+struct KeyTiles {
+  static constexpr int kTileKeys = 64;
+
+  int32_t first;   // position of the first key
+  int32_t wanted;  // before this position no row sees anything
+  int32_t end;     // of the prefix
+  int in_prefix;
+  int count;
+
+  // The tile behind the last one of the chunk that tile i is in.
+  __device__ int end_of_chunk(int i) const {
+    const int end = i + keys_left_of_chunk(first + i * kTileKeys) / kTileKeys;
+    return end < in_prefix ? end : count;
+  }
+
+  __device__ static KeyTiles find(const AttentionRequest& r, const ChunkRange& chunks) {
+    KeyTiles tiles;
+    tiles.wanted = chunks.begin;
+    tiles.first = chunks.begin / kTileKeys * kTileKeys;
+    tiles.end = chunks.end;
+    tiles.in_prefix = tiles.end > tiles.first ? ceil_div(tiles.end - tiles.first, kTileKeys) : 0;
+    tiles.count = tiles.in_prefix + (chunks.has_window ? ceil_div(r.num_rows, kTileKeys) : 0);
+    return tiles;
+  }
+};
+
 // Sizes of a kernel for T, keys and values of type Kv and head_dim whose CTAs take 64 * kGroups
 // rows at a time, a warpgroup each; one more copies. Two small CTAs share an SM: while one begins
 // or merges, the other reads.
@@ -49,6 +76,7 @@ struct AttentionSizes {
   using Tile = RowTile<kHeadDim>;
   using Rows = GroupRows<T, kHeadDim>;
   static constexpr int kTileKeys = Tile::kRows;
+  static_assert(kTileKeys == KeyTiles::kTileKeys);
   static constexpr int kTilesPerLookup = 2;
   // Query rows that a tile can touch: heads of one row may be divided between two tiles.
   static constexpr int kQueryRows = kTileRows + 2;
@@ -68,21 +96,23 @@ struct AttentionSizes {
     uint64_t task_found[2];
     uint64_t task_done[2];
   };
-  // The registers of two warpgroups do not hold a span and a query, too; the matrix instructions of
-  // two are faster if queries are in registers.
+  // The registers of two warpgroups do not hold a total and a query, too; the matrix instructions
+  // of two are faster if queries are in registers.
   static constexpr bool kQueryInRegisters = kGroups == 2;
+  // Where a total is not in registers, there is room for weights beside the next scores.
+  static constexpr bool kOverlaps = kQueryInRegisters;
   static constexpr int kQueryBytes = kQueryInRegisters ? 0 : Tile::kBytes;
-  static constexpr int kSpanBytes = kQueryInRegisters ? kTileRows * kHeadDim * 4 : 0;
+  static constexpr int kTotalBytes = kQueryInRegisters ? kTileRows * kHeadDim * 4 : 0;
 
   // 228 KB of an SM, 1 KB of which every CTA loses.
   static constexpr int kSharedBytes = 228 * 1024 / kCtasPerSm - 1024;
   static constexpr int kPlaces =
-      static_cast<int>((kSharedBytes - kQueryBytes - kSpanBytes - sizeof(Small)) / Tile::kBytes);
+      static_cast<int>((kSharedBytes - kQueryBytes - kTotalBytes - sizeof(Small)) / Tile::kBytes);
   static_assert(kPlaces <= 32);
 
   struct Tiles {
     alignas(1024) uint8_t pieces[kPlaces][Tile::kBytes];  // keys or values of a tile
-    uint8_t kept[kQueryBytes + kSpanBytes];               // one of the two
+    uint8_t kept[kQueryBytes + kTotalBytes];              // one of the two
   };
   struct Shared : Tiles, Small {};
   static_assert(sizeof(Shared) <= kSharedBytes);
@@ -120,29 +150,6 @@ __device__ void store_pair(const VerifyAttentionParams& p, const AttentionTile& 
   T* out = tile_row(tile, row, static_cast<T*>(p.out), p.out_row_stride, p.out_head_stride);
   *reinterpret_cast<uint32_t*>(out + column) = pack_pair<T>(low, high);
 }
-
-// Tiles of the keys of some chunks: those of the prefix, then those of the window.
-struct KeyTiles {
-  int32_t first;   // position of the first key
-  int32_t wanted;  // before this position no row sees anything
-  int32_t end;     // of the prefix
-  int in_prefix;
-  int count;
-
-  template <class Sizes>
-  __device__ static KeyTiles find(const VerifyAttentionParams& p, const AttentionRequest& r,
-                                  ChunkRange chunks) {
-    constexpr int kTileKeys = Sizes::kTileKeys;
-    KeyTiles tiles;
-    tiles.wanted = first_seen(p, r, 0);
-    tiles.first = max_of(chunks.first * kChunkKeys, tiles.wanted / kTileKeys * kTileKeys);
-    tiles.end = min_of(chunks.last * kChunkKeys, r.prefix_len);
-    tiles.in_prefix = tiles.end > tiles.first ? ceil_div(tiles.end - tiles.first, kTileKeys) : 0;
-    const bool has_window = chunks.last == r.num_chunks();
-    tiles.count = tiles.in_prefix + (has_window ? ceil_div(r.num_rows, kTileKeys) : 0);
-    return tiles;
-  }
-};
 
 // Where pieces go one after the other, in turn: all who count along know of the same.
 template <int kPlaces>

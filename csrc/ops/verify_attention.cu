@@ -1,12 +1,13 @@
 // A CTA takes items (core/attention_plan.cuh): up to 64 or 128 rows, query rows times the heads
-// that share a KV head, against one chunk, one span or all of a request's keys. One warpgroup
-// copies tiles of 64 keys and values into shared memory, across items and as far ahead as there is
-// room; one or two, of 64 rows each, form scores and weighted values by wgmma. Few rows: each key
-// is read once, and the bandwidth of HBM is the bound; many: the tensor cores are. Only the window,
-// the ends of the prefix and what a sliding window touches are masked.
+// that share a KV head, against a run of chunks or all of a request's keys. One warpgroup copies
+// tiles of 64 keys and values into shared memory, across items and as far ahead as there is room;
+// one or two, of 64 rows each, form scores and weighted values by wgmma. Few rows: each key is read
+// once, and the bandwidth of HBM is the bound; many: the instructions between the products are.
+// Only the window, the ends of the prefix and what a sliding window touches are masked.
 //
-// In the end those that have parts of a unit merge them, each some columns. Sums are made in an
-// order that positions decide (core/attention_fold.cuh), so how keys are shared out changes no bit.
+// In the end those that have runs of a unit merge its chunks, each some columns. Sums are made in
+// an order that positions decide (core/attention_fold.cuh), so how keys are shared out changes no
+// bit.
 #include "core/attention_copy.cuh"
 #include "core/attention_merge.cuh"
 #include "core/attention_reader.cuh"
@@ -24,11 +25,6 @@ __device__ Object& in_local_memory(Object& object) {
   return *hide_address(&object);
 }
 
-template <class Sums>
-__device__ __noinline__ void add_sums(Sums& total, const Sums& part, float c) {
-  total.add(part, c);
-}
-
 // The threads that copy, when that is done.
 template <class Sizes>
 struct CopyingTeam {
@@ -44,14 +40,13 @@ struct Attention {
   using Copier = TileCopier<Sizes>;
   using Reader = TileReader<Sizes>;
   using Workspace = AttentionWorkspace<Sizes>;
-  using Merger = PartMerger<Sizes>;
 
   const VerifyAttentionParams& p;
-  const int most_items;
+  const int most_places;
   AttentionPlan plan;
 
-  __device__ Attention(const VerifyAttentionParams& params, int most_items)
-      : p(params), most_items(most_items), plan(params, Sizes::shared().plan, Sizes::kTileRows) {}
+  __device__ Attention(const VerifyAttentionParams& params, int most_places)
+      : p(params), most_places(most_places), plan(params, Sizes::shared().plan, Sizes::kTileRows) {}
 
   // Before the plan is made, whose barriers show what this writes.
   __device__ static void init_barriers() {
@@ -77,7 +72,7 @@ struct Attention {
         if (threadIdx.x % 32 == 0) arrive(Sizes::shared().task_done + place.index);
         place.advance();
       }
-      merge_parts();
+      merge_chunks();
     } else {
       if constexpr (Sizes::kMovesRegisters) shrink_registers<Sizes::kCopyingRegisters>();
       Copier copier(p);
@@ -91,32 +86,18 @@ struct Attention {
           arrive(Sizes::shared().task_found + place.index);
         }
         place.advance();
-        for_each_span(task.chunks, [&](ChunkRange chunks, int) {
-          copier.copy(task.request, task.item.kv_head,
-                      KeyTiles::find<Sizes>(p, task.request, chunks));
-        });
+        copier.copy(task.request, task.item.kv_head, KeyTiles::find(task.request, task.chunks));
       }
       clear_others();
     }
   }
 
  private:
-  // f(chunks of the span, its number among those of `chunks`).
-  template <class F>
-  __device__ static void for_each_span(ChunkRange chunks, F f) {
-    const int first = chunks.first / kSpanChunks;
-    SPECFAST_NO_UNROLL
-    for (int span = first; span * kSpanChunks < chunks.last; ++span) {
-      f({max_of(chunks.first, span * kSpanChunks), min_of(chunks.last, (span + 1) * kSpanChunks)},
-        span - first);
-    }
-  }
-
   __device__ AttentionTask find_task(int number) const {
     AttentionTask task;
     task.item = plan.item(number);
     task.request = load_attention_request(p, task.item.b);
-    task.chunks = plan.chunks(task.request, task.item.part);
+    task.chunks = plan.chunks(task.request, task.item.run);
     return task;
   }
 
@@ -132,51 +113,40 @@ struct Attention {
 
   __device__ void compute(Reader& reader, const AttentionTask& task) {
     if constexpr (Sizes::kQueryInRegisters) {
-      SharedSums<Sizes::kHeadDim, Sizes::kComputingThreads> span;
-      span.values = reinterpret_cast<float4*>(Sizes::shared().kept) + threadIdx.x;
-      compute(reader, task, span);
+      SharedSums<Sizes::kHeadDim, Sizes::kComputingThreads> total;
+      total.values = reinterpret_cast<float4*>(Sizes::shared().kept) + threadIdx.x;
+      compute(reader, task, total);
     } else if constexpr (Sizes::kHeadDim <= 128) {
-      Sums span;
-      compute(reader, task, span);
+      Sums total;
+      compute(reader, task, total);
     } else {
-      Sums span;
-      compute(reader, task, in_local_memory(span));
+      Sums total;
+      compute(reader, task, in_local_memory(total));
     }
   }
 
-  template <class Span>
-  __device__ void compute(Reader& reader, const AttentionTask& task, Span& span) {
-    attend(reader, task, span);
-    if (task.item.parts == 1) {
-      store_out(find_tile(task), reader, span);
-    } else {
-      store_part(task.item.number, reader, span);
-    }
-  }
-
-  template <class Span>
-  __device__ void attend(Reader& reader, const AttentionTask& task, Span& span) {
-    const ChunkRange chunks = task.chunks;
+  template <class Total>
+  __device__ void compute(Reader& reader, const AttentionTask& task, Total& total) {
+    reader.begin(find_tile(task), task.chunks.has_window);
     const float c = score_factor<Sizes>(p, task.item.kv_head);
-    reader.begin(find_tile(task), chunks.last == task.request.num_chunks());
-
-    Sums storage[2];
-    Sums& whole = in_local_memory(storage[0]);
-    Sums& part = in_local_memory(storage[1]);
-    for_each_span(chunks, [&](ChunkRange of_span, int before) {
-      span.clear();
-      reader.read(KeyTiles::find<Sizes>(p, task.request, of_span), c,
-                  [&](const Rows& rows) { span.add(rows, c); });
-      if (before == 0 && of_span.last == chunks.last) return;
-      if (before == 0) whole.clear();
-      copy_sums(part, span);
-      add_sums(whole, part, c);
-      if (of_span.last == chunks.last) copy_sums(span, whole);
-    });
+    const bool is_merged = task.item.runs > 1;
+    const int rounds = is_merged ? task.chunks.last - task.chunks.first : 1;
+    SPECFAST_NO_UNROLL
+    for (int i = 0; i < rounds; ++i) {
+      total.clear();
+      const ChunkRange chunks = is_merged ? some_chunks(task.chunks, i, 1) : task.chunks;
+      reader.read(KeyTiles::find(task.request, chunks), c,
+                  [&](const Rows& rows) { total.add(rows, c); });
+      if (is_merged) {
+        store_chunk(task.item.number * plan.run_chunks() + i, total);
+      } else {
+        store_out(find_tile(task), reader, total);
+      }
+    }
   }
 
-  template <class Span>
-  __device__ void store_out(const AttentionTile& tile, const Reader& reader, const Span& sums) {
+  template <class Total>
+  __device__ void store_out(const AttentionTile& tile, const Reader& reader, const Total& sums) {
     const float factors[2] = {value_factor<Sizes>(p, tile.kv_head, sums.rows[0]),
                               value_factor<Sizes>(p, tile.kv_head, sums.rows[1])};
     SPECFAST_UNROLL
@@ -188,50 +158,47 @@ struct Attention {
     }
   }
 
-  template <class Span>
-  __device__ void store_part(int number, const Reader& reader, const Span& sums) {
-    const Workspace workspace(p, most_items);
+  template <class Total>
+  __device__ void store_chunk(int place, const Total& sums) {
+    const Workspace workspace(p, most_places);
     if (static_cast<int>(threadIdx.x) >= workspace.lanes()) return;
-    float4* values = workspace.values(number) + threadIdx.x;
+    float4* values = workspace.values(place) + threadIdx.x;
     SPECFAST_UNROLL
     for (int block = 0; block < Rows::kBlocks; ++block) {
       __stcg(values + block * workspace.lanes(), sums.block(block));
     }
     if (threadIdx.x % 4 != 0) return;
-    SPECFAST_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      RowSoftmax* to = workspace.rows(number) + reader.row(r);
-      __stcg(reinterpret_cast<float2*>(to), make_float2(sums.rows[r].max, sums.rows[r].sum));
-    }
+    const RowSoftmax(&rows)[2] = sums.rows;
+    __stcg(workspace.rows(place) + threadIdx.x / 4,
+           make_float4(rows[0].max, rows[0].sum, rows[1].max, rows[1].sum));
   }
 
   // Only now, as a fence waits for whatever is under way.
-  __device__ void count_parts(const Workspace& workspace) {
-    sync_computing<Sizes>();  // parts are written
+  __device__ void count_runs(const Workspace& workspace) {
+    sync_computing<Sizes>();  // chunks are written
     if (threadIdx.x >= 32) return;
     __threadfence();
     SPECFAST_NO_UNROLL
     for (int i = threadIdx.x; blockIdx.x + i * gridDim.x < plan.num_items(); i += 32) {
       const AttentionItem item = plan.item(blockIdx.x + i * gridDim.x);
-      if (item.parts > 1) atomicAdd(workspace.counter(item.unit), 1);
+      if (item.runs > 1) atomicAdd(workspace.counter(item.unit), 1);
     }
   }
 
-  __device__ void merge_parts() {
-    const bool of_chunks = plan.part_size() == PartSize::kChunk;
-    if (plan.part_size() == PartSize::kWhole) return;
-    const Workspace workspace(p, most_items);
-    count_parts(workspace);
-    const Merger merger(p, workspace);
+  __device__ void merge_chunks() {
+    if (plan.run_chunks() == 0) return;
+    const Workspace workspace(p, most_places);
+    count_runs(workspace);
+    const ChunkMerger<Sizes> merger(p, workspace);
     SPECFAST_NO_UNROLL
     for (int number = blockIdx.x; number < plan.num_items(); number += gridDim.x) {
       const AttentionTask task = find_task(number);
-      if (task.item.parts == 1) continue;
+      if (task.item.runs == 1) continue;
       const AttentionTile tile = find_tile(task);
       const int units =
           ceil_div(tile.request.num_rows * tile.group, Sizes::kTileRows) * p.num_kv_heads;
-      merger.run(task.item, tile, units, of_chunks ? plan.first_chunk(tile.request) : 0,
-                 of_chunks ? kSpanChunks : 1);
+      const ChunkRange all = find_chunks(p, task.request);
+      merger.run(task.item, tile, {units, plan.run_chunks(), all.last - all.first});
     }
   }
 
@@ -256,11 +223,11 @@ struct Attention {
 
 template <class Sizes>
 __global__ void __launch_bounds__(Sizes::kThreads, Sizes::kCtasPerSm)
-    verify_attention_kernel(const __grid_constant__ VerifyAttentionParams p, int most_items) {
-  Attention<Sizes> attention(p, most_items);
+    verify_attention_kernel(const __grid_constant__ VerifyAttentionParams p, int most_places) {
+  Attention<Sizes> attention(p, most_places);
   attention.init_barriers();
   begin_after_previous_kernel();
-  attention.plan.make(most_items);
+  attention.plan.make(most_places);
   attention.run();
 }
 
@@ -283,8 +250,8 @@ void launch_sized(const VerifyAttentionParams& p, CUstream_st* stream) {
   LaunchShape shape{dim3(static_cast<unsigned>(blocks)), dim3(Sizes::kThreads)};
   shape.shared_bytes = sizeof(typename Sizes::Shared);
   shape.begins_early = true;
-  shape.cooperative = p.workspace != nullptr;  // those with parts of a unit wait for each other
-  const int most_places = AttentionWorkspace<Sizes>::find_most_items(p);
+  shape.cooperative = p.workspace != nullptr;  // those with runs of a unit wait for each other
+  const int most_places = AttentionWorkspace<Sizes>::find_most_places(p);
   launch(verify_attention_kernel<Sizes>, shape, stream, p, most_places);
 }
 

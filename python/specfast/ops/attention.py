@@ -12,12 +12,14 @@ __all__ = ["verify_attention", "verify_attention_workspace"]
 # csrc/core/attention_params.h: rows of a request, and requests.
 MAX_ATTENTION_ROWS = 128
 MAX_ATTENTION_REQUESTS = 1024
-# csrc/core/attention_params.h: positions of a chunk and a span; attention_plan.cuh: places for
-# counters, and as many single chunks as are shared out at most.
+# csrc/core/attention_chunks.h: positions of a chunk, the same far behind, and where that begins;
+# attention_plan.cuh: places for counters.
 _CHUNK_KEYS = 512
-_SPAN_KEYS = 2048
+_COARSE_CHUNK_KEYS = 2048
+_FINE_KEYS = 8192
 _COUNTERS = 32768
-_MOST_CHUNKS_APART = 2048
+# Batches that have more chunks than that are hardly ever worth dividing.
+_MOST_CHUNKS = 6144
 
 
 def verify_attention(
@@ -110,7 +112,7 @@ def verify_attention(
     that some row of a request sees may reach others of that request, and no other request.
     Devices: CPU, CUDA. Scores and sums are float32; on CUDA 16-bit inputs go through tensor cores
     with weights rounded to the input's type, so that CPU and CUDA differ by rounding.
-    Deterministic: keys are added up in chunks of 512 absolute positions, whose order is fixed, so
+    Deterministic: keys are added up in chunks of absolute positions, whose order is fixed, so
     that the result of a row does not depend on batch, slot, padding, workspace or launch.
     Capturable with ``out``; one launch; lengths and pages may change between replays. A workspace
     serves any number of calls of one stream, not two at the same time. With one the launch is
@@ -203,12 +205,11 @@ def verify_attention_workspace(
     rows = min(max_rows, MAX_ATTENTION_ROWS) * num_heads // num_kv_heads
     tile = 64 if rows <= 64 or head_dim == 256 else 128
     units = batch_size * num_kv_heads * -(-rows // tile)
-    parts = max(
-        units * -(-context_len // _SPAN_KEYS),
-        min(units * -(-context_len // _CHUNK_KEYS), _MOST_CHUNKS_APART),
-    )
+    chunks = -(-min(context_len, _FINE_KEYS) // _CHUNK_KEYS)
+    chunks += -(-max(0, context_len - _FINE_KEYS) // _COARSE_CHUNK_KEYS)
+    places = min(units * (chunks + 3), _MOST_CHUNKS)  # runs of four may be incomplete
     kept_rows = 16 * -(-min(rows, tile) // 16)
-    words = _COUNTERS + parts * kept_rows * (head_dim + 2)
+    words = _COUNTERS + places * kept_rows * (head_dim + 2)
     return torch.zeros(min(words, max_bytes // 4), dtype=torch.int32, device=place)
 
 
