@@ -18,6 +18,23 @@ inline float sum_of_halves(float* sums, int count) {
   return sums[0];
 }
 
+// The same by kLanes neighbouring lanes, of which each has made the running sums number lane,
+// lane + kLanes, ... All get the sum.
+template <int kLanes>
+SPECFAST_HD float folded_sums(float (&sums)[kLaneSums / kLanes]) {
+  SPECFAST_UNROLL
+  for (int width = kLaneSums / kLanes / 2; width > 0; width /= 2) {
+    SPECFAST_UNROLL
+    for (int i = 0; i < width; ++i) sums[i] += sums[i + width];
+  }
+  float sum = sums[0];
+#if defined(__CUDA_ARCH__)
+  SPECFAST_UNROLL
+  for (int width = kLanes / 2; width > 0; width /= 2) sum += __shfl_xor_sync(~0u, sum, width);
+#endif
+  return sum;
+}
+
 // By a subgroup; running_sum(number) is one of the 32.
 template <class Team, class RunningSum>
 SPECFAST_HD float sum_of_lanes(const Team& team, const RunningSum& running_sum) {

@@ -1,6 +1,7 @@
-// Blocks per request that divide its heads: a warp per (row, layer, head), whose keys and values it
-// carries over at 16 bytes a lane. Keys are read twice, for their sum and to be rotated; the second
-// time they are in L1.
+// Blocks per request that divide its heads. A warp has a row and a layer: eight lanes carry a head
+// of up to 128 channels over, at 16 bytes a lane, and look its weights and angles up once for all
+// heads. Other shapes have a warp per head; there keys are read twice, for their sum and to be
+// rotated.
 //
 // Bytes: 2 * committed rows * 2 L H D elements, and a row of cosines and sines for each head, from
 // L2. Bound by memory bandwidth; in a small batch by the chain length -> page -> keys -> sum.
@@ -15,7 +16,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kBlocksPerSm = 3;  // 80 registers a thread
+constexpr int kBlocksPerSm = 2;  // 128 registers a thread
 constexpr int kFullCard = 132 * kBlocksPerSm;
 
 template <class T, class Addresses>

@@ -99,6 +99,14 @@ struct ContextInjection {
     if (status != kStatusOk) return;
 
     int32_t first = team.part() * team.subgroups() + team.subgroup();
+    if (Team::kOnDevice && has_small_heads()) {
+      SPECFAST_NO_UNROLL
+      for (int32_t unit = first; unit < count * p.num_layers;
+           unit += team.parts() * team.subgroups()) {
+        store_small_heads(team, unit / p.num_layers, unit % p.num_layers);
+      }
+      return;
+    }
     int32_t all = count * p.num_layers * p.num_heads;
     SPECFAST_NO_UNROLL
     for (int32_t unit = first; unit < all; unit += team.parts() * team.subgroups()) {
@@ -109,6 +117,8 @@ struct ContextInjection {
   }
 
  private:
+  static constexpr int kHeadLanes = 8;
+
   SPECFAST_HD int64_t table_row() const {
     return p.page_table_rows != nullptr ? p.page_table_rows[b] : b;
   }
@@ -140,6 +150,85 @@ struct ContextInjection {
     return reinterpret_cast<T*>(base + entry.page * pieces.page_stride +
                                 entry.in_page * pieces.slot_stride + piece * pieces.piece_stride +
                                 (first_byte - piece * pieces.piece_bytes));
+  }
+
+  // Whether eight lanes hold a head, each two runs of its keys that are rotated with each other,
+  // and the two are the first to be added to each other in the sum of all.
+  SPECFAST_HD bool has_small_heads() const {
+    int32_t dim = p.head_dim;
+    bool has_two_runs = dim >= 2 * kLaneRun && dim <= 2 * kLaneRun * kHeadLanes;
+    return p.has_wide_rows && p.rotary_dim == dim && has_two_runs && (dim & (dim - 1)) == 0;
+  }
+
+  // All heads of a layer by a warp, four at a time: what they share is looked up once.
+  template <class Team>
+  SPECFAST_HD void store_small_heads(Team& team, int32_t i, int32_t layer) const {
+    KvPieces of_keys = p.pieces[2 * layer];
+    KvPieces of_values = p.pieces[2 * layer + 1];
+    if (of_keys.column_bytes != 16 || of_values.column_bytes != 16) {
+      for (int32_t number = 0; number < p.num_heads; ++number) store_head(team, i, layer, number);
+      return;
+    }
+    KvEntry entry = entry_of_slot(slot_of(i), p.buffer_page_size);
+    int32_t half = p.head_dim / 2;
+    int32_t d = team.lane() % kHeadLanes * kLaneRun;
+    bool has_run = d < half;
+    const T* rows = static_cast<const T*>(p.keys_values) + b * p.request_stride +
+                    source_row(i) * p.row_stride + layer * p.layer_stride + d;
+    const float* weight =
+        p.k_norm_weight != nullptr ? p.k_norm_weight + layer * p.head_dim : nullptr;
+    int64_t angles = (int64_t{p.prefix_lens[b]} + i) * half + d;
+    float low_weights[kLaneRun], high_weights[kLaneRun], cosines[kLaneRun], sines[kLaneRun];
+    SPECFAST_UNROLL
+    for (int n = 0; n < kLaneRun; ++n) {
+      low_weights[n] = has_run && weight != nullptr ? weight[d + n] : 1.0f;
+      high_weights[n] = has_run && weight != nullptr ? weight[half + d + n] : 1.0f;
+      cosines[n] = has_run ? p.cos[angles + n] : 0.0f;
+      sines[n] = has_run ? p.sin[angles + n] : 0.0f;
+    }
+    SPECFAST_NO_UNROLL
+    for (int32_t first = 0; first < p.num_heads; first += team.lanes() / kHeadLanes) {
+      int32_t number = first + team.lane() / kHeadLanes;
+      bool here = has_run && number < p.num_heads;
+      const T* keys = rows + number * p.head_stride;
+      RowPiece<T, kLaneRun> low{}, high{}, low_values{}, high_values{};
+      if (here) {
+        low = get_piece<kLaneRun>(keys);
+        high = get_piece<kLaneRun>(keys + half);
+        low_values = get_piece<kLaneRun>(keys + p.value_stride);
+        high_values = get_piece<kLaneRun>(keys + p.value_stride + half);
+      }
+      float scale = 1.0f;
+      if (weight != nullptr) {
+        float sums[kLaneSums / kHeadLanes] = {squares_of(low), squares_of(high)};
+        float squares = folded_sums<kHeadLanes>(sums);
+        scale = 1.0f / sqrtf(squares / static_cast<float>(p.head_dim) + p.eps);
+      }
+      if (!here) continue;
+      SPECFAST_UNROLL
+      for (int n = 0; n < kLaneRun; ++n) {
+        float x = to_float(low.values[n]) * scale * low_weights[n];
+        float y = to_float(high.values[n]) * scale * high_weights[n];
+        low.values[n] = rounded_to<T>(x * cosines[n] - y * sines[n]);
+        high.values[n] = rounded_to<T>(y * cosines[n] + x * sines[n]);
+      }
+      T* key_target = target(of_keys, 2 * layer, entry, number) + d;
+      T* value_target = target(of_values, 2 * layer + 1, entry, number) + d;
+      put_piece(key_target, low);
+      put_piece(key_target + half, high);
+      put_piece(value_target, low_values);
+      put_piece(value_target + half, high_values);
+    }
+  }
+
+  SPECFAST_HD static float squares_of(const RowPiece<T, kLaneRun>& run) {
+    float sum = 0.0f;
+    SPECFAST_UNROLL
+    for (int n = 0; n < kLaneRun; ++n) {
+      float value = to_float(run.values[n]);
+      sum += value * value;
+    }
+    return sum;
   }
 
   template <class Team>
