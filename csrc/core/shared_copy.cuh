@@ -13,30 +13,6 @@ __device__ inline void start_copy(void* target, const void* source, int bytes, u
       : "memory");
 }
 
-// Copies that any threads of a CTA start and all wait for, once per batch, into memory that nobody
-// has touched.
-class BlockCopy {
- public:
-  static constexpr int kBatches = 64;
-
-  // By one thread per batch: so many bytes in all. A barrier follows.
-  __device__ static void begin(int batch, int bytes) {
-    init_counter(counter(batch), 1);
-    fence_counters();
-    expect_bytes(counter(batch), bytes);
-  }
-  __device__ static void start(int batch, void* target, const void* source, int bytes) {
-    start_copy(target, source, bytes, counter(batch));
-  }
-  __device__ static void wait(int batch) { wait_for_phase(counter(batch), 0); }
-
- private:
-  __device__ static uint64_t* counter(int batch) {
-    __shared__ uint64_t counters[kBatches];
-    return &counters[batch];
-  }
-};
-
 // Copies from global to shared memory in few large pieces, without registers (sm_90). Each warp
 // starts its own and waits for its own; a batch is what one wait waits for.
 class BatchedCopy {

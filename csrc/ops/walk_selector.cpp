@@ -7,7 +7,7 @@ template <class W>
 void walk_all(const WalkSelectorParams& p) {
   for (int32_t b = 0; b < p.batch_size; ++b) {
     SerialTeam team;
-    SelectorWalk<W>{p, b, false}.run(team);
+    SelectorWalk<W, 4>{p, b, false}.run(team);
   }
 }
 

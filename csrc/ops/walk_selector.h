@@ -1,10 +1,9 @@
 #pragma once
 
-#include "core/argmax_key.h"
-#include "core/lane_sums.h"
+#include "core/lane_scores.h"
 #include "core/request_sampling.h"
 #include "core/row_stage.h"
-#include "core/team.h"
+#include "core/selector_sums.h"
 
 struct CUstream_st;
 
@@ -38,48 +37,13 @@ struct WalkSelectorParams {
 constexpr int kMaxCandidates = 32;
 constexpr int kMaxSelectorSlots = 64;
 
-// The sum over k of before[k] * keys[k] * after[k] in the order of lane sums: the first product
-// rounded, the second one fused.
-template <class W>
-struct SelectorTerm {
-  const W* before;
-  const float* keys;
-  const W* after;
-  int32_t rank;
+// Threads that make a score together on a device, where each candidate has as many.
+constexpr int kSelectorLanes = 8;
 
-  // Terms that lie at multiples of sixteen bytes.
-  template <class T>
-  struct alignas(16) Run {
-    T values[kLaneRun];
-  };
-  template <class T>
-  SPECFAST_HD static Run<T> run_at(const T* first) {
-    return *reinterpret_cast<const Run<T>*>(first);
-  }
-
-  SPECFAST_HD float running_sum(int number) const {
-    float sum = 0.0f;
-    for (int32_t first = number * kLaneRun; first < rank; first += kLaneSums * kLaneRun) {
-      Run<W> ahead = run_at(before + first);
-      Run<float> key = run_at(keys + first);
-      Run<W> behind = run_at(after + first);
-      SPECFAST_UNROLL
-      for (int i = 0; i < kLaneRun; ++i) {
-        sum = fmaf(to_float(ahead.values[i]) * key.values[i], to_float(behind.values[i]), sum);
-      }
-    }
-    return sum;
-  }
-
-  // By a subgroup.
-  template <class Team>
-  SPECFAST_HD float sum(const Team& team) const {
-    return sum_of_lanes(team, [this](int number) { return running_sum(number); });
-  }
-};
-
-// The walk of one request, by the threads of one part.
-template <class W>
+// The walk of one request, by the threads of one part. Rows of the codebooks come in for kAhead
+// slots at a time, since which of them a slot needs is known only when it is their turn. kRank:
+// fixed, with rows that come into scratch and a candidate for each group of threads; 0: any.
+template <class W, int kAhead, int kRank = 0>
 struct SelectorWalk {
   // How a slot ended.
   struct Step {
@@ -92,18 +56,16 @@ struct SelectorWalk {
 
   const WalkSelectorParams& p;
   int32_t b;
-  bool stages;  // whether rows of the codebooks come into scratch first
+  bool may_stage;  // whether rows of the codebooks come into scratch first, if that is not fixed
 
   float* unary = nullptr;      // scratch [M, K]
   float* keys = nullptr;       // scratch [M, R]
   int32_t* ids = nullptr;      // scratch [M, K] -1: no token
   uint64_t* random = nullptr;  // scratch [M]
   float* scores = nullptr;     // scratch [M, K]
-  uint64_t* ranks = nullptr;  // scratch [2, kMaxCandidates] of scores, for one slot after the other
-  Step* steps = nullptr;      // scratch [M]
-  W* first = nullptr;         // scratch [R] of the anchor
-  W* before = nullptr;        // scratch [M - 1, K, R] if staged; after the last slot comes none
-  W* after = nullptr;         // scratch [M, K, R] if staged
+  Step* steps = nullptr;       // scratch [M]
+  W* before = nullptr;         // scratch [kAhead, K, R] if staged, slot s at s % kAhead
+  W* after = nullptr;          // scratch [kAhead, K, R] if staged
 
   template <class Arena>
   SPECFAST_HD void place(Arena& arena) {
@@ -113,55 +75,62 @@ struct SelectorWalk {
     ids = arena.template scratch<int32_t>(all);
     random = arena.template scratch<uint64_t>(p.num_slots);
     scores = arena.template scratch<float>(all);
-    ranks = arena.template scratch<uint64_t>(2 * kMaxCandidates);
     steps = arena.template scratch<Step>(p.num_slots);
-    first = arena.template scratch<W>(p.rank);
-    if (!stages) return;
-    before = arena.template scratch<W>((all - p.num_candidates) * p.rank);
-    after = arena.template scratch<W>(all * p.rank);
+    if (!stages()) return;
+    before = arena.template scratch<W>(kAhead * p.num_candidates * p.rank);
+    after = arena.template scratch<W>(kAhead * p.num_candidates * p.rank);
   }
 
   template <class Team>
   SPECFAST_HD void run(Team& team) {
     place(team);
+    Group<Team> group(team, p);
     // Asked for together, since each is a long way off.
     int64_t anchor = p.anchors[b];
     RequestSampling::Given given = RequestSampling::Given::load(p.sampling, b);
     int32_t prefix_len = p.prefix_lens[b];
-    int32_t mine = min_of(first_candidate(team), p.num_slots * p.num_candidates - 1);
-    IdLoad id_of_mine = p.candidates.fetch(at(0) + mine);
-    float unary_of_mine = p.unary[at(0) + mine];
-    begin_copies(team);
+    load_keys(team);
+    RowStage::end_batch();
     if (anchor < 0) return write_padded(team);
     bool has_first = anchor < p.vocab_size;
-    if (team.rank() == 0) {
-      RowStage::stage(0, row(p.predecessor, static_cast<int32_t>(has_first ? anchor : 0)), first,
-                      p.rank);
-    }
-    load_keys(team);
-    bool bad = load(team, p.candidates.value(id_of_mine), unary_of_mine);
+    const W* previous = has_first ? row(p.predecessor, static_cast<int32_t>(anchor)) : nullptr;
+    auto factors = group.sums.load(has_first ? previous : row(p.predecessor, 0));
+    int32_t status = team.any(load(team)) ? kBadToken : kStatusOk;  // a barrier: ids are here
+    SPECFAST_NO_UNROLL
+    for (int32_t slot = 0; slot < kAhead - 1; ++slot) stage(group, slot);
 
     RequestSampling sampling = RequestSampling::of(given, p.vocab_size);
     sampling.random.prefix_len = max_of(prefix_len, 0);
-    int32_t status = sampling.status | (prefix_len < 0 ? kBadParam : kStatusOk);
+    status |= sampling.status | (prefix_len < 0 ? kBadParam : kStatusOk);
     if (!has_first) status |= kBadToken;
+    SPECFAST_NO_UNROLL
     for (int32_t i = team.rank(); i < p.num_slots; i += team.size()) {
       random[i] = sampling.random.bits(kDraftDraw, i, 0);
     }
-    if (team.any(bad)) status |= kBadToken;  // a barrier: all that is not copied is here
+    RowStage::wait_for_all_but<kAhead - 2>();  // for keys and the first slot
+    team.sync_part();                          // keys and random numbers are here
+    auto products = own_products(group, 0);
 
-    const W* previous = has_first ? first : nullptr;
+    SPECFAST_NO_UNROLL
     for (int32_t slot = 0; slot < p.num_slots; ++slot) {
-      RowStage::wait(slot);
-      uint64_t* now = ranks + slot % 2 * kMaxCandidates;
-      score(team, slot, previous, now);
-      team.sync_part();  // the scores are written; the ranks of two slots ago have been read
-      Step step = take(team, slot, sampling, now, &status);
+      score(group, slot, own_candidate(group), previous, factors, products);
+      for (int32_t c = group.index + group.count; !Team::kOnDevice && c < p.num_candidates;
+           c += group.count) {
+        score(group, slot, c, previous, factors,
+              group.sums.products(keys + slot * rank(), row_after(slot, c)));
+      }
+      RowStage::wait_for_all_but<kAhead - 3>();  // for the next slot
+      team.sync_part();  // scores and rows are here; rows of the slot before have been read
+      Step step = take(team, slot, sampling, &status);
       if (team.rank() == 0) steps[slot] = step;
       bool goes_on = slot + 1 < p.num_slots && step.taken >= 0;
       previous = goes_on ? row_before(slot, step.taken) : nullptr;
+      if (goes_on) factors = group.sums.load(previous);
+      stage(group, slot + kAhead - 1);
+      if (slot + 1 < p.num_slots) products = own_products(group, slot + 1);
     }
     team.sync_part();  // the last step is written
+    SPECFAST_NO_UNROLL
     for (int32_t slot = team.subgroup(); slot < p.num_slots; slot += team.subgroups()) {
       write(team, slot, sampling, steps[slot]);
     }
@@ -169,132 +138,138 @@ struct SelectorWalk {
   }
 
  private:
+  SPECFAST_HD bool stages() const { return kRank > 0 || may_stage; }
+  SPECFAST_HD int32_t rank() const { return kRank > 0 ? kRank : p.rank; }
+
+  // Threads that make a score together: each group has a candidate on a device, elsewhere some.
+  template <class Team>
+  struct Group {
+    static constexpr int kLanes = Team::kOnDevice ? kSelectorLanes : 1;
+
+    int32_t index;
+    int32_t count;
+    SelectorSums<W, kLanes, kRank> sums;
+
+    // There may be more groups than candidates; the sums of others have no terms.
+    SPECFAST_HD Group(const Team& team, const WalkSelectorParams& p)
+        : index(team.rank() / kLanes),
+          count(team.size() / kLanes),
+          sums{index < p.num_candidates ? p.rank : 0, team.rank() % kLanes} {}
+  };
+  template <class Group>
+  SPECFAST_HD int32_t own_candidate(const Group& group) const {
+    return kRank > 0 ? group.index : min_of(group.index, p.num_candidates - 1);
+  }
+  template <class Group>
+  SPECFAST_HD auto own_products(const Group& group, int32_t slot) const {
+    return group.sums.products(keys + slot * rank(), row_after(slot, own_candidate(group)));
+  }
+
   SPECFAST_HD int64_t at(int32_t slot) const {
     return (static_cast<int64_t>(b) * p.num_slots + slot) * p.num_candidates;
   }
   SPECFAST_HD const W* row(const void* codebook, int32_t id) const {
-    return static_cast<const W*>(codebook) + static_cast<int64_t>(id) * p.rank;
+    return static_cast<const W*>(codebook) + static_cast<int64_t>(id) * rank();
   }
-  // Of a slot that another one comes after.
+  SPECFAST_HD const W* staged(const W* rows, int32_t slot, int32_t candidate) const {
+    return rows + (slot % kAhead * p.num_candidates + candidate) * rank();
+  }
   SPECFAST_HD const W* row_before(int32_t slot, int32_t candidate) const {
-    int32_t i = slot * p.num_candidates + candidate;
-    return stages ? before + i * p.rank : row(p.predecessor, ids[i]);
+    return stages() ? staged(before, slot, candidate)
+                    : row(p.predecessor, ids[slot * p.num_candidates + candidate]);
   }
   SPECFAST_HD const W* row_after(int32_t slot, int32_t candidate) const {
-    int32_t i = slot * p.num_candidates + candidate;
-    return stages ? after + i * p.rank : row(p.successor, ids[i]);
+    return stages() ? staged(after, slot, candidate)
+                    : row(p.successor, max_of(ids[slot * p.num_candidates + candidate], 0));
   }
 
   template <class Team>
   SPECFAST_HD void write_padded(Team& team) {
+    SPECFAST_NO_UNROLL
     for (int32_t slot = team.rank(); slot < p.num_slots; slot += team.size()) {
       p.tokens[static_cast<int64_t>(b) * p.num_slots + slot] = kNoToken;
     }
     int32_t all = p.num_slots * p.num_candidates;
+    SPECFAST_NO_UNROLL
     for (int32_t i = team.rank(); i < all; i += team.size()) p.q[at(0) + i] = 0.0f;
     if (team.rank() == 0) p.status[b] = kStatusOk;
+    RowStage::wait_for_all_but<0>();  // a thread may not leave before
   }
 
-  // All candidates are dealt out so that each subgroup has as many: a copy takes a subgroup as long
-  // as it takes one thread.
-  template <class Team>
-  SPECFAST_HD int32_t first_candidate(const Team& team) const {
-    return team.lane() * team.subgroups() + team.subgroup();
+  // Asks for the rows of a group's candidates; a batch in any case. A lane has the runs that it
+  // will look at itself.
+  template <class Group>
+  SPECFAST_HD void stage(const Group& group, int32_t slot) const {
+    SPECFAST_NO_UNROLL
+    for (int32_t c = group.index; stages() && slot < p.num_slots && c < p.num_candidates;
+         c += group.count) {
+      int32_t token = max_of(ids[slot * p.num_candidates + c], 0);
+      int32_t to = (slot % kAhead * p.num_candidates + c) * rank();
+      group.sums.for_each_run([&](int32_t k) {
+        RowStage::copy(row(p.successor, token) + k, after + to + k, kLaneRun);
+        RowStage::copy(row(p.predecessor, token) + k, before + to + k, kLaneRun);
+      });
+    }
+    RowStage::end_batch();
   }
 
   // What does not wait for a token. Whether an id is none.
   template <class Team>
-  SPECFAST_HD bool load(Team& team, int64_t id, float unary_of_id) {
+  SPECFAST_HD bool load(Team& team) {
     int32_t all = p.num_slots * p.num_candidates;
     bool bad = false;
-    for (int32_t i = first_candidate(team); i < all; i += team.size()) {
-      if (i >= team.size()) {
-        id = p.candidates[at(0) + i];
-        unary_of_id = p.unary[at(0) + i];
-      }
+    SPECFAST_NO_UNROLL
+    for (int32_t i = team.rank(); i < all; i += team.size()) {
+      int64_t id = p.candidates[at(0) + i];
       bool good = id >= 0 && id < p.vocab_size;
       bad |= !good;
       ids[i] = good ? static_cast<int32_t>(id) : kNoToken;
-      unary[i] = unary_of_id;
-      if (!stages) continue;
-      int32_t slot = i / p.num_candidates;
-      int32_t token = max_of(ids[i], 0);
-      RowStage::stage(slot, row(p.successor, token), after + i * p.rank, p.rank);
-      if (slot + 1 < p.num_slots) {
-        RowStage::stage(slot, row(p.predecessor, token), before + i * p.rank, p.rank);
-      }
+      unary[i] = p.unary[at(0) + i];
     }
     return bad;
   }
-
-  SPECFAST_HD bool has_aligned_keys() const {
-    return reinterpret_cast<uintptr_t>(p.keys) % 16 == 0;
-  }
   template <class Team>
   SPECFAST_HD void load_keys(const Team& team) const {
-    const float* from = p.keys + static_cast<int64_t>(b) * p.num_slots * p.rank;
-    if (has_aligned_keys()) {
-      for (int32_t slot = team.rank(); slot < p.num_slots; slot += team.size()) {
-        RowStage::stage(slot, from + slot * p.rank, keys + slot * p.rank, p.rank);
+    int32_t count = p.num_slots * p.rank;
+    const float* from = p.keys + static_cast<int64_t>(b) * count;
+    if (reinterpret_cast<uintptr_t>(from) % 16 == 0) {
+      constexpr int32_t kPiece = 4;
+      SPECFAST_NO_UNROLL
+      for (int32_t i = team.rank() * kPiece; i < count; i += team.size() * kPiece) {
+        RowStage::copy(from + i, keys + i, kPiece);
       }
     } else {
-      for (int32_t i = team.rank(); i < p.num_slots * p.rank; i += team.size()) keys[i] = from[i];
+      SPECFAST_NO_UNROLL
+      for (int32_t i = team.rank(); i < count; i += team.size()) keys[i] = from[i];
     }
   }
 
-  // Each slot waits for a batch of its own.
-  template <class Team>
-  SPECFAST_HD void begin_copies(const Team& team) const {
-    for (int32_t slot = team.rank(); slot < p.num_slots; slot += team.size()) {
-      int32_t rows = slot == 0 ? 1 : 0;
-      if (stages) rows += p.num_candidates * (slot + 1 < p.num_slots ? 2 : 1);
-      int32_t bytes = rows * p.rank * static_cast<int32_t>(sizeof(W));
-      if (has_aligned_keys()) bytes += p.rank * static_cast<int32_t>(sizeof(float));
-      RowStage::begin(slot, bytes);
+  template <class Group, class Factors, class Products>
+  SPECFAST_HD void score(const Group& group, int32_t slot, int32_t c, const W* previous,
+                         const Factors& factors, const Products& products) const {
+    int32_t i = slot * p.num_candidates + c;
+    float score = unary[i];
+    if (previous != nullptr) {
+      score +=
+          group.sums.sum(factors, products, previous, keys + slot * rank(), row_after(slot, c));
     }
-    RowStage::all_begun();
-  }
-
-  template <class Team>
-  SPECFAST_HD void score(Team& team, int32_t slot, const W* previous, uint64_t* now) {
-    for (int32_t c = team.subgroup(); c < p.num_candidates; c += team.subgroups()) {
-      int32_t i = slot * p.num_candidates + c;
-      float score = unary[i];
-      if (ids[i] < 0) {
-        score = -INFINITY;
-      } else if (previous != nullptr) {
-        SelectorTerm<W> term{previous, keys + slot * p.rank, row_after(slot, c), p.rank};
-        score = unary[i] + term.sum(team);
-      }
-      if (team.lane() != 0) continue;
-      scores[i] = score;
-      now[c] = argmax_key(score, c) | (score != score ? 1u : 0u);
-    }
+    bool writes = group.sums.lane == 0 && group.index <= c;
+    if (writes) scores[i] = ids[i] < 0 ? -INFINITY : score;
   }
 
   // By every subgroup, each the same.
   template <class Team>
   SPECFAST_HD Step take(Team& team, int32_t slot, const RequestSampling& sampling,
-                        const uint64_t* now, int32_t* status) const {
-    KeyFlag key = team.largest(now, p.num_candidates);
-    int32_t best = key.key == 0 ? -1 : argmax_id(key.key);
-    float largest = key.key == 0 ? -INFINITY : argmax_value(key.key);
-    if (key.flag) *status |= kNanLogits;
-    if (best < 0 && !key.flag) *status |= kEmptySupport;
-    bool is_point = best < 0 || sampling.greedy || largest == INFINITY;
-    if (is_point) return {kUnitMass, largest, best, best, true};
-    Weights weights{largest, Weights::scale2_of(sampling.scale)};
+                        int32_t* status) const {
     const float* values = scores + slot * p.num_candidates;
-    uint64_t mine = 0;
-    for (int32_t c = team.lane(); c < p.num_candidates; c += team.lanes()) {
-      mine += weights.mass(values[c]);
-    }
-    uint64_t total = team.lane_sum(mine);
-    int32_t taken = team.locate(
-                            p.num_candidates, [&](int c) { return weights.mass(values[c]); },
-                            scaled_draw(random[slot], total))
-                        .index;
-    return {total, largest, best, taken, false};
+    BestScore best = best_score(team, values, p.num_candidates);
+    if (best.has_nan) *status |= kNanLogits;
+    if (best.place < 0 && !best.has_nan) *status |= kEmptySupport;
+    bool is_point = best.place < 0 || sampling.greedy || best.value == INFINITY;
+    if (is_point) return {kUnitMass, best.value, best.place, best.place, true};
+    Weights weights{best.value, Weights::scale2_of(sampling.scale)};
+    DrawnScore drawn = draw_score(team, values, p.num_candidates, weights, random[slot]);
+    return {drawn.total, best.value, best.place, drawn.place, false};
   }
 
   // By a subgroup.
@@ -303,6 +278,7 @@ struct SelectorWalk {
                          const Step& step) const {
     Weights weights{step.largest, Weights::scale2_of(sampling.scale)};
     float inverse = inverse_mass(step.total);
+    SPECFAST_NO_UNROLL
     for (int32_t c = team.lane(); c < p.num_candidates; c += team.lanes()) {
       float probability = c == step.best ? 1.0f : 0.0f;
       if (!step.is_point) {

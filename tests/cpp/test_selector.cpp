@@ -11,7 +11,8 @@ template <class W>
 void walk_on_threads(const WalkSelectorParams& p, bool stages, int dropped_barrier = -1) {
   for (int32_t b = 0; b < p.batch_size; ++b) {
     ThreadTeam::run(
-        1, 4, [&](ThreadTeam& team) { SelectorWalk<W>{p, b, stages}.run(team); }, dropped_barrier);
+        1, 4, [&](ThreadTeam& team) { SelectorWalk<W, 4>{p, b, stages}.run(team); },
+        dropped_barrier);
   }
 }
 

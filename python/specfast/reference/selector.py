@@ -49,8 +49,7 @@ def walk_selector(
             scores = unary[b, slot].clone()
             if 0 <= previous < len(predecessor):
                 after = successor[candidates[b, slot].clamp(0, len(successor) - 1).long()]
-                factors = predecessor[previous].float() * keys[b, slot]
-                scores += _sums(after.float(), factors)
+                scores += _sums(keys[b, slot] * after.float(), predecessor[previous].float())
             scores[~is_token[slot]] = -math.inf
             has_nan = bool(scores.isnan().any())
             scores = torch.where(scores.isnan(), -math.inf, scores)
@@ -84,7 +83,9 @@ def _take(
     return taken, torch.where(masses > 0, weight * inverse(total), 0.0)
 
 
-def _sums(after: Tensor, factors: Tensor) -> Tensor:
-    """``after`` [K, R] times ``factors`` [R], in the order that the op adds up in."""
-    terms = factors.tolist()
-    return lane_sum(len(terms), (len(after),), lambda total, k: fma(after[:, k], terms[k], total))
+def _sums(products: Tensor, before: Tensor) -> Tensor:
+    """``products`` [K, R] times ``before`` [R], in the order that the op adds up in."""
+    terms = before.tolist()
+    return lane_sum(
+        len(terms), (len(products),), lambda total, k: fma(products[:, k], terms[k], total)
+    )
