@@ -57,7 +57,10 @@ class BestTokens {
     lowest_ = bound > 0 ? ordered_value(bound) : NAN;
   }
 
-  // For every group of this thread's, before `finish`.
+  // What is listed reaches this; NaN: nothing does.
+  SPECFAST_HD float lowest() const { return lowest_; }
+
+  // For every group of this thread's, or all that may reach `lowest`, before `finish`.
   template <class Team>
   SPECFAST_HD void list(Team& team, int32_t id, const float (&values)[kGroupIds]) {
     float largest = values[0];

@@ -15,6 +15,18 @@ __device__ float largest_number(const LogitGroup<T>& group) {
   return kVectors == 1 ? largest : fmaxf(largest, RowVector<T>::max_number(vectors[kVectors - 1]));
 }
 
+// Of some groups; NaN if one of them has a NaN.
+template <class T, int kCount>
+__device__ float largest_or_nan(const LogitGroup<T> (&groups)[kCount]) {
+  using Vector = RowVector<T>;
+  constexpr int kVectors = kCount * sizeof(LogitGroup<T>) / sizeof(uint4);
+  const uint4* vectors = reinterpret_cast<const uint4*>(groups);
+  uint4 largest = vectors[0];
+#pragma unroll
+  for (int k = 1; k < kVectors; ++k) largest = Vector::larger(largest, vectors[k]);
+  return Vector::max_nan(largest);
+}
+
 // Rare, so out of line, and by value, so that neither has to lie in memory for it.
 template <class Row, class Team>
 __device__ __noinline__ uint64_t largest_beside_nan(Row row, Team team) {

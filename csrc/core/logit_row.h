@@ -260,6 +260,13 @@ class LogitRow {
     return stored(id / kGroupIds - groups_.begin);
   }
 
+  // A group from memory, -inf past the vocabulary; and one that is whole, in an aligned row.
+  SPECFAST_HD LogitGroup<T> read(int32_t id) const { return load(id); }
+  SPECFAST_HD LogitGroup<T> read_whole(int32_t id) const {
+    return *reinterpret_cast<const LogitGroup<T>*>(data_ + id);
+  }
+  SPECFAST_HD bool is_aligned() const { return aligned_; }
+
   // The values of one group of this part.
   SPECFAST_HD void group_values(int32_t group, float (&values)[kGroupIds]) const {
     unpack(stored(group), values);

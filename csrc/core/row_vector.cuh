@@ -6,9 +6,9 @@
 
 namespace specfast {
 
-// Sixteen bytes of a row. `max_nan` is their largest element, NaN if one is NaN; `max_number` does
-// not see NaN beside a number; `first_equal` is the position of the first element that equals
-// `value`, which is one of them.
+// Sixteen bytes of a row. `max_nan` is their largest element, NaN if one is NaN; `larger` has the
+// same of two vectors, element by element; `max_number` does not see NaN beside a number;
+// `first_equal` is the position of the first element that equals `value`, which is one of them.
 template <class T>
 struct RowVector;
 
@@ -18,6 +18,12 @@ struct RowVector<float> {
   static __device__ float max_nan(const uint4& v) {
     return larger(larger(__uint_as_float(v.x), __uint_as_float(v.y)),
                   larger(__uint_as_float(v.z), __uint_as_float(v.w)));
+  }
+  static __device__ uint4 larger(const uint4& a, const uint4& b) {
+    auto of = [](unsigned x, unsigned y) {
+      return __float_as_uint(larger(__uint_as_float(x), __uint_as_float(y)));
+    };
+    return {of(a.x, b.x), of(a.y, b.y), of(a.z, b.z), of(a.w, b.w)};
   }
   static __device__ float max_number(const uint4& v) {
     return fmaxf(fmaxf(__uint_as_float(v.x), __uint_as_float(v.y)),
@@ -47,6 +53,13 @@ struct PairVector {
     Pair pair = __hmax2_nan(__hmax2_nan(as_pair(v.x), as_pair(v.y)),
                             __hmax2_nan(as_pair(v.z), as_pair(v.w)));
     return to_single(__hmax_nan(pair.x, pair.y));
+  }
+  static __device__ uint4 larger(const uint4& a, const uint4& b) {
+    auto of = [](unsigned x, unsigned y) {
+      Pair pair = __hmax2_nan(as_pair(x), as_pair(y));
+      return *reinterpret_cast<unsigned*>(&pair);
+    };
+    return {of(a.x, b.x), of(a.y, b.y), of(a.z, b.z), of(a.w, b.w)};
   }
   static __device__ float max_number(const uint4& v) {
     Pair pair = __hmax2(__hmax2(as_pair(v.x), as_pair(v.y)), __hmax2(as_pair(v.z), as_pair(v.w)));

@@ -7,7 +7,7 @@ void expand_frontier_cpu(const ExpandFrontierParams& p) {
     int64_t rows = int64_t{p.batch_size} * p.num_nodes;
     for (int64_t r = 0; r < rows; ++r) {
       SerialTeam team;
-      FrontierRow<decltype(type)>(p, r, 0).run(team);
+      FrontierRow<decltype(type)>(p, r).run(team);
     }
   });
   for (int64_t b = 0; b < p.batch_size; ++b) {

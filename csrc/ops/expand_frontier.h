@@ -2,6 +2,7 @@
 
 #include "core/best_tokens.h"
 #include "core/logprob.h"
+#include "core/row_tiles.h"
 
 struct CUstream_st;
 
@@ -36,52 +37,47 @@ struct ExpandFrontierParams {
   int32_t* status;   // [B, n]
 };
 
-// The children of one node, by a team.
+// The children of one node, by a team. The row is read once; what has a place among the best is
+// looked up again.
 template <class T>
 struct FrontierRow {
-  using Element = T;
-
   const ExpandFrontierParams& p;
   int64_t r;  // b * n + node
-  LogitRow<T, false> logits;
+  RowTiles<T> tiles;
   Exchange exchange;
   BestTokens best;
 
-  SPECFAST_HD FrontierRow(const ExpandFrontierParams& params, int64_t index, int32_t groups_to_keep)
-      : p(params), r(index), logits(params.vocab_size, groups_to_keep), best(params.topk) {}
+  SPECFAST_HD FrontierRow(const ExpandFrontierParams& params, int64_t index)
+      : p(params), r(index), tiles(params.vocab_size), best(params.topk) {}
 
   template <class Arena>
-  SPECFAST_HD void place(Arena& arena) {
+  SPECFAST_HD void place(Arena& arena, int parts) {
     exchange.place(arena);
     best.place(arena);
-    logits.place(arena, 0);
+    tiles.place(arena, parts);
   }
 
   template <class Team>
   SPECFAST_HD void run(Team& team) {
     team.arrive();
-    place(team);
-    logits.divide(team);
+    place(team, team.parts());
     int64_t b = r / p.num_nodes;
     int64_t node = r - b * p.num_nodes;
-    logits.open(team, static_cast<const T*>(p.logits) + b * p.logits_request_stride +
-                          node * p.logits_row_stride);
-    KeyFlag of_thread = logits.largest(team);
+    tiles.open(team, static_cast<const T*>(p.logits) + b * p.logits_request_stride +
+                         node * p.logits_row_stride);
+    KeyFlag of_thread = tiles.sum_up(team);
     best.begin(team, of_thread.key);
     KeyFlag of_part = team.max_key(of_thread.key, of_thread.flag, team.size());
     uint64_t words[1] = {of_part.key | (of_part.flag ? 1u : 0u)};
-    const uint64_t* answers = exchange.all_gather(team, words);
-    KeyFlag of_row = team.largest(answers, team.parts());
-
-    // One pass for the mass of the row and for its best tokens.
-    PlainWeights plain{{ranked_value(of_row.key), Weights::scale2_of(1.0f)}};
-    uint64_t mine = 0;
-    logits.for_each_group(team, [&](int32_t id, const float (&values)[kGroupIds]) {
-      mine += plain.group_mass(id, values);
-      best.list(team, id, values);
+    const uint64_t* answers = exchange.all_gather(team, words, [&] {
+      tiles.for_each_high_group(
+          team, best.lowest(),
+          [&](int32_t id, const float (&values)[kGroupIds]) { best.list(team, id, values); });
     });
-    uint64_t mass = static_cast<uint64_t>(team.sum(static_cast<int64_t>(mine)));
-    best.finish(team, exchange, logits, mass);
+    KeyFlag of_row = team.largest(answers, team.parts());
+    int64_t mine = static_cast<int64_t>(tiles.mass(team, ranked_value(of_row.key)));
+    uint64_t mass = static_cast<uint64_t>(team.sum(mine));  // a barrier: the lists are whole
+    best.finish(team, exchange, tiles, mass);
     if (team.part() == 0) write(team, b, node, of_row);
   }
 
@@ -97,7 +93,7 @@ struct FrontierRow {
       int32_t id = argmax_id(key);
       float log = log_probability(ranked_value(key), largest, 1.0f, mass);
       // At an infinite maximum the lowest id has all the mass.
-      if (largest == INFINITY) log = id == argmax_id(of_row.key) ? 0.0f : -INFINITY;
+      if (largest == INFINITY) log = place == 0 ? 0.0f : -INFINITY;
       float score = above + log;
       scores[place] = score == score ? score : -INFINITY;
       uint64_t target = static_cast<uint64_t>(id);

@@ -13,11 +13,7 @@ template <class T>
 void rows_on_threads(const ExpandFrontierParams& p, int parts, int dropped_barrier = -1) {
   for (int64_t r = 0; r < p.batch_size * p.num_nodes; ++r) {
     ThreadTeam::run(
-        parts, kThreads,
-        [&](ThreadTeam& team) {
-          // One group of a part's share is kept, others are read again.
-          FrontierRow<T>(p, r, 1).run(team);
-        },
+        parts, kThreads, [&](ThreadTeam& team) { FrontierRow<T>(p, r).run(team); },
         dropped_barrier);
   }
 }

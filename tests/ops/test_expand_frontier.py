@@ -109,6 +109,20 @@ def test_the_definition_is_softmax_and_sort(seed: int, vocab: int) -> None:
     assert torch.equal(level.tokens, level.candidate_tokens.gather(1, chosen))
 
 
+def test_scores_are_right_to_six_millionths(device: str) -> None:
+    """Rows of several tiles: usual ones, flat ones, one token before all, one tile before all."""
+    generator = torch.Generator().manual_seed(5)
+    logits = 4 * torch.randn(4, 1, 5000, generator=generator)
+    logits[1] /= 1000
+    logits[2, 0, 4321] = 30
+    logits[3, 0, :1024] += 200
+    level = ops.expand_frontier(logits.to(device), topk=8)
+    expected = logits.double().log_softmax(-1).topk(8).values.flatten(1)
+    error = level.candidate_scores.cpu().double() - expected
+    # Both the logarithm and what is rounded to float32.
+    assert error.abs().max() < 6e-6 + 2**-24 * expected.abs().max()
+
+
 @pytest.mark.parametrize("vocab", [1, 2, 7, 33, 1030, 3000])
 @pytest.mark.parametrize("unsound", [False, True])
 def test_equals_the_reference(device: str, vocab: int, unsound: bool) -> None:

@@ -80,7 +80,8 @@ def expand_frontier(
     >>> rows = torch.tensor([[[0.5, 0.25, 0.125, 0.125], [0.0, 0.75, 0.125, 0.125]]])
     >>> level = specfast.ops.expand_frontier(
     ...     rows.log(), torch.tensor([[0.5, 0.25]]).log(), topk=2, first_candidate=2)
-    >>> level.candidate_tokens.tolist(), level.candidate_scores.exp().tolist()
+    >>> children = level.candidate_scores.exp().round(decimals=5)
+    >>> level.candidate_tokens.tolist(), children.tolist()
     ([[0, 1, 1, 2]], [[0.25, 0.125, 0.1875, 0.03125]])
     >>> level.parent_list.tolist(), level.parents.tolist(), level.tokens.tolist()
     ([[2, 4]], [[0, 1]], [[0, 1]])

@@ -8,11 +8,17 @@ import torch
 from torch import Tensor
 
 from specfast.records import ExpandedFrontier
-from specfast.reference.distribution import GRID, on_grid, weights
+from specfast.reference.distribution import on_grid, weights
+from specfast.reference.float32 import f32, fma
+from specfast.reference.lane_sums import lane_sum
 from specfast.status import Status
 
 _LN_2 = 0.6931471805599453
 _LN_GRID = 27.725887222397812
+_LOG2_E = float.fromhex("0x1.715476p+0")
+_EXP2 = [float.fromhex(c) for c in ("0x1.3a02b8p-7", "0x1.c9fc46p-5", "0x1.ec0378p-3")]
+_EXP2 += [float.fromhex("0x1.62e12cp-1"), 1.0]
+_TILE = 1024
 
 
 def expand_frontier(
@@ -49,7 +55,7 @@ def expand_frontier(
 
 
 def log_probabilities(values: Tensor) -> tuple[Tensor, Status]:
-    """float32 [V] of a row at temperature 1, in the arithmetic of masses; and the row's status."""
+    """float32 [V] of a row at temperature 1, by sums of its tiles; and the row's status."""
     nan = values.isnan()
     values = torch.where(nan, -math.inf, values)
     status = Status.NAN_LOGITS if bool(nan.any()) else Status.OK
@@ -60,9 +66,31 @@ def log_probabilities(values: Tensor) -> tuple[Tensor, Status]:
     if maximum == math.inf:
         logs[int((values == maximum).nonzero()[0])] = 0
         return logs, status
-    total = int(on_grid(weights(values, maximum, 1.0)).sum())
-    assert total >= GRID
+    total = _mass(values, maximum)
     return ((values - maximum).double() - (_log(total) - _LN_GRID)).float(), status
+
+
+def _mass(values: Tensor, maximum: float) -> int:
+    """The sum of exp(v - maximum) in units of 2^-40, of which each tile gives a whole number."""
+    padding = -len(values) % _TILE
+    tiles = torch.nn.functional.pad(values, (0, padding), value=-math.inf).view(-1, _TILE)
+    of_tiles = tiles.amax(1)
+    terms = _tile_weights(tiles - of_tiles[:, None])
+    sums = lane_sum(_TILE, (len(tiles),), lambda total, k: total + terms[:, k])
+    return int(on_grid(weights(of_tiles, maximum, 1.0) * sums).sum())
+
+
+def _tile_weights(below: Tensor) -> Tensor:
+    """exp(below), 2^-64 at least, also of NaN."""
+    below = torch.where(below >= -100, below, -100)
+    share = fma(below, f32(_LOG2_E / 64), 1.0).clamp(min=0)
+    whole = (share.double() * 64).round()
+    fraction = (share.double() * 64 - whole).float()
+    y = torch.full_like(share, _EXP2[0])
+    for coefficient in _EXP2[1:]:
+        y = fma(y, fraction, coefficient)
+    power = ((whole.to(torch.int32) - 64 + 127) << 23).view(torch.float32)  # 2^(whole - 64)
+    return y * power
 
 
 def _log(n: int) -> float:
