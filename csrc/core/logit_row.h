@@ -140,6 +140,9 @@ class LogitRow {
     for_each_in(team, mine_, [&](int32_t group) {
       if (group >= copied && group < kept_groups_) kept_[group] = load(first_id(group));
     });
+#if defined(__CUDA_ARCH__)
+    BatchedCopy::hand_over();
+#endif
   }
 
   // Takes over what a copy of this has done.

@@ -29,12 +29,17 @@ class BatchedCopy {
   }
 
   // By one lane, each batch by its own: begins a batch of so many bytes, a multiple of 16, between
-  // addresses that are. What the warp read and wrote there before, it has done.
+  // addresses that are. What the warp read there before, it has done; what threads wrote, they have
+  // handed over.
   __device__ static void start(int batch, void* target, const void* source, int bytes) {
     expect_bytes(counter(batch), bytes);
     if (bytes == 0) return;
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     start_copy(target, source, bytes, counter(batch));
+  }
+  // By a thread that has written where a later copy may come, before a barrier. Not by the copy
+  // itself: this waits for all that its thread has under way, other copies among it.
+  __device__ static void hand_over() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }
   // `turn` alternates between 0 and 1 from one use of a batch to the next.
   __device__ static void wait(int batch, int turn) { wait_for_phase(counter(batch), turn); }
