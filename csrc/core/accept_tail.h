@@ -101,7 +101,8 @@ SPECFAST_HD int32_t write_record(Team& team, const AcceptParams& p, int b, const
   clear_predict(team, p, b, window);
   int32_t prefix_len = legal_if_given(p, in.given_prefix_len);
   int32_t status = in.earlier_status | (prefix_len != in.given_prefix_len ? kBadParam : kStatusOk);
-  team.sync_part();  // rank 0 wrote the path; predict is clear
+  team.converge();
+  team.sync_part();  // the path is written; predict is clear
   Truncation cut{0, kNotFinished};
   if (window.verified > 0) cut = truncate(team, p, b, in, path);
   SPECFAST_NO_UNROLL

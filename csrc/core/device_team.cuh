@@ -125,6 +125,7 @@ class BlockTeam {
   __device__ int lanes() const { return 32; }
   __device__ int subgroup() const { return warp(); }
   __device__ int subgroups() const { return warps(); }
+  __device__ void converge() { __syncwarp(); }
   __device__ uint64_t lane_sum(uint64_t value) { return warp_sum(value); }
   __device__ uint64_t total(const uint64_t* words, int n) {
     return warp_sum(lane() < n ? words[lane()] : 0);

@@ -40,6 +40,9 @@ namespace specfast {
 //                             wrote before, and reads after it, with others' calls on the same word
 //   int lane(), lanes(), subgroup(), subgroups()   a part's threads come in subgroups that run in
 //                             step: warps on a device, single threads elsewhere
+//   void converge()           brings the threads of a subgroup together again after a loop that
+//   some
+//                             of them have skipped: barriers do without, a checker of them does not
 //   uint64_t lane_sum(uint64_t), lane_prefix(uint64_t, uint64_t* total)   over a subgroup: the sum,
 //                             and the sum of the lanes before this one; no barrier
 //   uint64_t total(words, n)  sum of n <= 32 scratch words; no barrier
@@ -88,6 +91,7 @@ class SingleLanes {
  public:
   SPECFAST_HD int lane() const { return 0; }
   int lanes() const { return 1; }
+  void converge() {}
   uint64_t lane_sum(uint64_t value) { return value; }
   uint64_t total(const uint64_t* words, int n) {
     uint64_t sum = 0;
