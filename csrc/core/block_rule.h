@@ -8,9 +8,10 @@ namespace specfast {
 // Keeps the longest prefix of a chain that its own coin confirms; see docs/numerics.md, "Block".
 // `ratio` is r of the article: the joint likelihood ratio of the drafts so far, capped at 1.
 struct BlockRule {
-  static constexpr bool kStepwise = false;   // decides on the whole chain
-  static constexpr bool kStoresRows = true;  // most rows are needed, so all can be read at once
-  static constexpr bool kIsLight = false;    // so little state that an SM has room for many CTAs
+  static constexpr bool kStepwise = false;     // decides on the whole chain
+  static constexpr bool kStoresRows = true;    // most rows are needed, so all can be read at once
+  static constexpr bool kPartsChains = false;  // has much less to do on chains
+  static constexpr bool kIsLight = false;      // so little state that an SM has room for many CTAs
 
   // One draft as its row and q know it.
   struct Draft {

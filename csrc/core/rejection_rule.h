@@ -97,7 +97,8 @@ struct ProposalWeights {
 struct RejectionRule {
   static constexpr bool kStepwise = true;  // decides row by row
   static constexpr bool kStoresRows = false;
-  static constexpr bool kIsLight = false;  // so little state that an SM has room for many CTAs
+  static constexpr bool kPartsChains = true;  // has much less to do on chains
+  static constexpr bool kIsLight = false;     // so little state that an SM has room for many CTAs
 
   Residual residual;
   uint64_t residual_mass = 0;

@@ -7,15 +7,21 @@
 
 namespace specfast {
 
-// Sampled accept of one request: the walk, then the tail that all rules share.
+// Whether the rule reads recorded rows, where a workspace is given.
 template <class Form, class Rule>
+constexpr bool stores_rows() {
+  return Rule::kStoresRows && !Form::kEdited;
+}
+
+// Sampled accept of one request: the walk, then the tail that all rules share. kChain: known to be
+// a chain.
+template <class Form, class Rule, bool kChain>
 struct SampledRequest {
   using Element = typename Form::Element;
 
-  // Whether the rule reads recorded rows, where a workspace is given.
-  static constexpr bool kStored = Rule::kStoresRows && !Form::kEdited;
+  static constexpr bool kStored = stores_rows<Form, Rule>();
 
-  SampledState<Form, kStored> state;
+  SampledState<Form, kStored, kChain> state;
   Rule rule;
   Path path{};
   float* logprobs = nullptr;  // scratch [S]
@@ -77,23 +83,41 @@ struct SampledRequest {
   }
 };
 
+template <class T>
+struct TypeOf {
+  using Type = T;
+};
+
+// Calls run(TypeOf) with the SampledRequest of a batch.
+template <class Form, class Rule, class Run>
+void with_request(const DraftLinks& links, Run run) {
+  if constexpr (Rule::kPartsChains) {
+    if (links.retrieve_next_token == nullptr)
+      return run(TypeOf<SampledRequest<Form, Rule, true>>{});
+  }
+  run(TypeOf<SampledRequest<Form, Rule, false>>{});
+}
+
 // The whole batch on the calling thread: the CPU ops.
 template <class Rule>
 void sampled_accept_on_cpu(const SampledAcceptParams& p) {
   clear_rows_of_no_request(p.accept);
   with_row_form(p.rows, p.sampling, [&](auto form) {
-    using Request = SampledRequest<decltype(form), Rule>;
-    if constexpr (Request::kStored) {
+    using Form = decltype(form);
+    if constexpr (stores_rows<Form, Rule>()) {
       int rows = p.stored_rows != nullptr ? p.accept.batch_size * p.accept.num_nodes : 0;
       for (int job = 0; job < rows; ++job) {
         SerialTeam team;
-        RowRecorder<decltype(form)>(p, job, 0).run(team);
+        RowRecorder<Form>(p, job, 0).run(team);
       }
     }
-    for (int b = 0; b < p.accept.batch_size; ++b) {
-      SerialTeam team;
-      Request(p, b, 0).run(team);
-    }
+    with_request<Form, Rule>(p.links, [&](auto type) {
+      using Request = typename decltype(type)::Type;
+      for (int b = 0; b < p.accept.batch_size; ++b) {
+        SerialTeam team;
+        Request(p, b, 0).run(team);
+      }
+    });
   });
 }
 

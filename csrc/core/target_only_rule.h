@@ -8,7 +8,8 @@ namespace specfast {
 struct TargetOnlyRule {
   static constexpr bool kStepwise = true;  // decides row by row
   static constexpr bool kStoresRows = false;
-  static constexpr bool kIsLight = true;  // so little state that an SM has room for many CTAs
+  static constexpr bool kPartsChains = false;  // has much less to do on chains
+  static constexpr bool kIsLight = true;       // so little state that an SM has room for many CTAs
 
   template <class Params>
   SPECFAST_HD explicit TargetOnlyRule(const Params&) {}

@@ -14,19 +14,21 @@ void sampled_accept_on_threads(const SampledAcceptParams& p, int parts, int grou
   constexpr int kThreads = 4;
   with_row_form(p.rows, p.sampling, [&](auto form) {
     using Form = decltype(form);
-    bool stored = SampledRequest<Form, Rule>::kStored && p.stored_rows != nullptr;
+    bool stored = stores_rows<Form, Rule>() && p.stored_rows != nullptr;
     int rows = stored ? p.accept.batch_size * p.accept.num_nodes : 0;
     for (int job = 0; job < rows; ++job) {
       ThreadTeam::run(parts, kThreads, [&](ThreadTeam& team) {
         RowRecorder<Form>(p, job, groups_to_keep).run(team);
       });
     }
-    for (int b = 0; b < p.accept.batch_size; ++b) {
-      ThreadTeam::run(
-          parts, kThreads,
-          [&](ThreadTeam& team) { SampledRequest<Form, Rule>(p, b, groups_to_keep).run(team); },
-          dropped_barrier);
-    }
+    with_request<Form, Rule>(p.links, [&](auto type) {
+      using Request = typename decltype(type)::Type;
+      for (int b = 0; b < p.accept.batch_size; ++b) {
+        ThreadTeam::run(
+            parts, kThreads, [&](ThreadTeam& team) { Request(p, b, groups_to_keep).run(team); },
+            dropped_barrier);
+      }
+    });
   });
 }
 

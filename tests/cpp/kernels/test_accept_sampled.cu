@@ -16,7 +16,8 @@ using testing::Uploads;
 struct Size {
   int batch, nodes, vocab;
 };
-constexpr Size kSizes[] = {{1, 8, 3}, {3, 9, 40}, {9, 5, 2100}, {70, 4, 1030}, {2, 6, 40000}};
+constexpr Size kSizes[] = {{1, 8, 3},     {3, 9, 40},    {9, 5, 2100},
+                           {70, 4, 1030}, {130, 3, 520}, {2, 6, 40000}};
 
 void fetch_record(Uploads& uploads, SampledCase& device) {
   for (void* part :
