@@ -62,8 +62,8 @@ def expand_frontier(
 
     Notes
     -----
-    The logarithms are those of the masses that sampling counts with, so that scores are bit-equal
-    everywhere. Bad data never fails: NaN counts as -inf (NAN_LOGITS); a row without anything above
+    The logarithms are right to 6e-6 and float32; their sums have an order of their own
+    (docs/numerics.md), so that scores are bit-equal everywhere. Bad data never fails: NaN counts as -inf (NAN_LOGITS); a row without anything above
     -inf (EMPTY_SUPPORT, unless it has a NaN) has its k lowest ids as children, with score -inf;
     at +inf the lowest such id has score log 1, and all others log 0. A target id that an int32
     record cannot hold becomes -1.
