@@ -63,10 +63,10 @@ def expand_frontier(
     Notes
     -----
     The logarithms are right to 6e-6 and float32; their sums have an order of their own
-    (docs/numerics.md), so that scores are bit-equal everywhere. Bad data never fails: NaN counts as -inf (NAN_LOGITS); a row without anything above
-    -inf (EMPTY_SUPPORT, unless it has a NaN) has its k lowest ids as children, with score -inf;
-    at +inf the lowest such id has score log 1, and all others log 0. A target id that an int32
-    record cannot hold becomes -1.
+    (docs/numerics.md), so that scores are bit-equal everywhere. Bad data never fails: NaN counts as
+    -inf (NAN_LOGITS); a row without anything above -inf (EMPTY_SUPPORT, unless it has a NaN) has
+    its k lowest ids as children, with score -inf; at +inf the lowest such id has score log 1, and
+    all others log 0. A target id that an int32 record cannot hold becomes -1.
     Devices: CPU, CUDA; equal results. Deterministic, and independent of batch and slot.
     Capturable with ``out``; two launches. Cost: one read of the logits.
     The sampled counterpart is :func:`sample_rows` with ``num_draws``: draws without replacement,
