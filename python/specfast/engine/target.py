@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specfast.engine.attention import IMPLEMENTATION, AttentionLayers, attending
+from specfast.engine.constant_rope import ConstantRope
 from specfast.engine.layer_kv import Float8Kv
 from specfast.engine.pool import PagedKvPool
 from specfast.engine.recurrent_layers import RecurrentLayers, StateLayers
@@ -49,6 +50,7 @@ class Target:
         self.context_length = _context_length(config)
         refuse_by_config(model, state_adapter is not None)
         self.recurrent = RecurrentLayers(model, state_adapter)
+        self._rope = ConstantRope(model)
         previous = model.config._attn_implementation
         model.set_attn_implementation(IMPLEMENTATION)
         try:
@@ -104,7 +106,7 @@ class Target:
         ``states`` answers the recurrent layers, if there are any. With ``last_only`` the LM head
         runs for the last row alone: [1, V].
         """
-        with attending(attention), self.recurrent.answered_by(states):
+        with attending(attention), self.recurrent.answered_by(states), self._rope.held():
             out = self.model(
                 input_ids=input_ids[None],
                 position_ids=positions[None],
@@ -123,7 +125,5 @@ def _context_length(config: Any) -> int | None:
     limit = getattr(config, "max_position_embeddings", None)
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope":
-        # Past this length all frequencies change, for every request of the batch and against the
-        # keys already stored.
         limit = rope["original_max_position_embeddings"]
     return limit
