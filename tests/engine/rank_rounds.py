@@ -17,9 +17,17 @@ from engine.models import VOCAB, plain_greedy, tiny_model
 from engine.test_recurrent_states import check_states
 from engine.test_recurrent_target import engine_of
 from specfast import Engine, RowStats, SamplingParams, SamplingRules, ops
-from specfast.drafters import DraftBatch
-from specfast.drafters.base import DraftRequest
+from specfast.drafters import (
+    DeviceDrafts,
+    DraftBatch,
+    Drafter,
+    DraftPages,
+    DraftRequest,
+    DraftSlots,
+)
+from specfast.engine import VerifyTiers
 from specfast.engine.rank_agreement import RankAgreement, Site
+from specfast.records import AcceptRecord
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -120,6 +128,69 @@ class RankDrafter:
         pass
 
 
+class RankDeviceDrafter(RankDrafter):
+    """On the device; rank 1 leaves out its last draft."""
+
+    drafts_trees = False
+
+    def attach(self, pages: DraftPages) -> None:
+        pass
+
+    def begin(self, requests: Sequence[DraftRequest]) -> None:
+        pass
+
+    def draft(self, slots: DraftSlots) -> DeviceDrafts:
+        steps = torch.arange(1, slots.tokens.shape[1], device=slots.tokens.device)
+        drafts = (slots.tokens[:, :1] * 5 + 7 * steps + self.rank) % VOCAB
+        slots.tokens[:, 1:].copy_(drafts)
+        slots.verify_lens.copy_(slots.verify_lens.clamp(max=len(steps) + 1 - self.rank))
+        return DeviceDrafts()
+
+    def committed(self, slots: DraftSlots, record: AcceptRecord, taps: object) -> None:
+        pass
+
+
+def drafter_of(kind: str, rank: int) -> Drafter | None:
+    if kind == "plain":
+        return None
+    return RankDeviceDrafter(rank) if kind == "device" else RankDrafter(rank)
+
+
+def at_tiers(
+    rank: int,
+    agreement: RankAgreement | None,
+    kind: str,
+    device: str = "cpu",
+    capture: bool | None = False,
+) -> list[list[int]]:
+    """Texts of an engine per rank whose rounds run at tiers; none of them may be eager."""
+    model = rounded(tiny_model(head_dim=64), rank).to(device)
+    texts = []
+    for params in (
+        SamplingParams(max_new_tokens=12),
+        SamplingParams(max_new_tokens=12, temperature=0.8, top_k=20),
+    ):
+        tiers = VerifyTiers([2], 5, [6], capture=capture)
+        drafter = drafter_of(kind, rank)
+        engine = Engine(model, drafter, seed=9, verify_width=5, agreement=agreement, tiers=tiers)
+        engine._verifier.verify = None  # type: ignore[assignment, method-assign]
+        texts += [text.token_ids for text in engine.generate([[3, 1, 4], [1, 5]], params)]
+    return texts
+
+
+def watched_rounds(rank: int, agreement: RankAgreement) -> None:
+    """A few rounds at a tier, on each rank as many."""
+    model = rounded(tiny_model(head_dim=64), rank)
+    tiers = VerifyTiers([1], 5, capture=False)
+    drafter = RankDeviceDrafter(rank)
+    engine = Engine(
+        model, drafter, max_batch_size=1, verify_width=5, agreement=agreement, tiers=tiers
+    )
+    engine.add_request([3, 1, 4], SamplingParams(max_new_tokens=100, temperature=1.5, seed=1))
+    for _ in range(12):
+        engine.step()
+
+
 def rounded(model: PreTrainedModel, rank: int) -> PreTrainedModel:
     if rank == 1:
         rng = torch.Generator().manual_seed(1)
@@ -178,6 +249,9 @@ def scenarios(rank: int) -> dict[str, Any]:
     results["generated"] = generated(rank, RankAgreement())
     results["generated alone"] = generated(rank, None)
     results["recurrent"] = recurrent(rank, RankAgreement())
+    for kind in ("host", "device", "plain"):
+        results["at tiers", kind] = at_tiers(rank, RankAgreement(), kind)
+        results["at tiers alone", kind] = at_tiers(rank, None, kind)
 
     logger = logging.getLogger("specfast.engine.rank_agreement")
     messages = Messages()
@@ -188,6 +262,13 @@ def scenarios(rank: int) -> dict[str, Any]:
         results["off", off.value] = decided(rank, agreement)
         agreement.flush()
         results["log", off.value] = list(messages.texts)
+        messages.texts.clear()
+
+    for off in (Site.DRAFT, Site.ACCEPT):
+        agreement = RankAgreement({*Site} - {off}, check_every=2)
+        watched_rounds(rank, agreement)
+        agreement.flush()
+        results["log at tiers", off.value] = list(messages.texts)
         messages.texts.clear()
 
     agreement = RankAgreement((), check_every=4)

@@ -357,4 +357,4 @@ def test_more_drafts_than_a_plan_holds_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"at most 24576 drafts in all .*, got 193 requests of 128"
     ):
-        planner_for(Planning("compact"), graphs, 4, False)
+        planner_for(Planning("compact"), graphs, 4)

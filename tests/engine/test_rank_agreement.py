@@ -126,6 +126,26 @@ def test_engines_of_two_ranks_emit_what_rank_0_decides(ranks: list) -> None:
     assert all(a != b for a, b in alone)
 
 
+@pytest.mark.parametrize("kind", ["host", "device", "plain"])
+def test_rounds_at_tiers_are_those_of_rank_0(ranks: list, kind: str) -> None:
+    """Collectives stand within the rounds, also those that run ahead of the host."""
+    first, second = ranks
+    assert first["at tiers", kind] == second["at tiers", kind]
+    assert first["at tiers", kind] == first["at tiers alone", kind]
+    alone = zip(first["at tiers alone", kind], second["at tiers alone", kind], strict=True)
+    assert all(a != b for a, b in alone)
+
+
+@pytest.mark.parametrize("site", ["draft", "accept"])
+def test_divergence_at_tiers_is_logged_where_a_site_is_off(ranks: list, site: str) -> None:
+    for rank in ranks:
+        assert rank["log at tiers", site]
+        assert all(
+            message.startswith(f"ranks disagree at site {site}")
+            for message in rank["log at tiers", site]
+        )
+
+
 def test_states_follow_the_text_of_rank_0(ranks: list) -> None:
     """By each rank's own model, as the processes have checked after every round."""
     (text, own), (same, other) = (rank["recurrent"] for rank in ranks)

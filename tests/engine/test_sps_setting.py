@@ -52,15 +52,15 @@ def test_a_table_of_other_tiers_is_refused() -> None:
         Engine(model, verify_width=4, tiers=TIERS, planning=Planning("compact", table))
 
 
-def test_ranks_that_agree_take_a_table_of_eager_rounds() -> None:
+def test_ranks_that_agree_take_a_table_of_rounds_at_tiers() -> None:
     """Which is what they run."""
     model = tiny_model()
     padded = costly_rows(Target(model), TIERS)
     eager = replace(padded, setting=sps_setting(Target(model), 2, padded.tiers, "eager"))
     options = {"verify_width": 4, "tiers": TIERS, "agreement": RankAgreement()}
-    Engine(model, NgramDrafter(), planning=Planning("compact", eager), **options)
-    with pytest.raises(ValueError, match="with backend 'sdpa, eager, fp32', got 'verify_att"):
-        Engine(model, NgramDrafter(), planning=Planning("compact", padded), **options)
+    Engine(model, NgramDrafter(), planning=Planning("compact", padded), **options)
+    with pytest.raises(ValueError, match="with backend 'verify_attention, padded, fp32', got 'sdp"):
+        Engine(model, NgramDrafter(), planning=Planning("compact", eager), **options)
 
 
 def test_a_mode_that_needs_no_table_takes_tiers_of_all_sizes() -> None:

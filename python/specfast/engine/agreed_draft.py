@@ -40,11 +40,21 @@ def agreed_draft(
     )
 
 
-def agreed_lens(
-    agreement: RankAgreement, verify_lens: list[int], device: torch.device
-) -> list[int]:
-    """The rows that rank 0 verifies of each request."""
-    lens = torch.tensor(verify_lens, device=device)
-    agreement.decide(Site.PLAN, lens)
-    agreed: list[int] = lens.tolist()
-    return agreed
+def agreed_plan(
+    agreement: RankAgreement,
+    draft: DraftBatch,
+    verify_lens: list[int],
+    at_tier: bool,
+    device: torch.device,
+) -> tuple[DraftBatch, list[int], bool]:
+    """The rows that rank 0 verifies of each request, and whether in a round at a tier.
+
+    A rank that could not follow to a tier has a proposal that is too large, and gives it up: all
+    else that its rounds depend on is the same on all ranks.
+    """
+    plan = torch.tensor([*verify_lens, at_tier], device=device)
+    agreement.decide(Site.PLAN, plan)
+    *lens, at_tiers = plan.tolist()
+    if at_tiers and not at_tier:
+        draft = replace(draft, proposal=None)
+    return draft, lens, bool(at_tiers)

@@ -69,6 +69,7 @@ class CapturedRound:
         on_host = self._on_host[self._num_launches % _RECORDS_IN_FLIGHT]
         self._num_launches += 1
         self.replay()
+        self.round.watch()
         on_host.copy_(self.round.packed, non_blocking=True)
         event = None
         if self._on_gpu:

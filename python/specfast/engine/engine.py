@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specfast.drafters.base import DeviceDrafter, Drafter
-from specfast.engine.agreed_draft import agreed_draft, agreed_lens
+from specfast.drafters.base import Drafter
+from specfast.engine.agreed_draft import agreed_draft, agreed_plan
 from specfast.engine.draft_checks import check_draft
 from specfast.engine.intake import RequestIntake
 from specfast.engine.invariants import check_pages, check_round
@@ -23,8 +23,7 @@ from specfast.engine.rank_agreement import RankAgreement
 from specfast.engine.request_pages import RequestPages
 from specfast.engine.requests import Generation, Request, RoundOutput
 from specfast.engine.round_outputs import round_outputs, until_stop_string
-from specfast.engine.round_plan import HostPlan, planner_for
-from specfast.engine.run_ahead import RunAhead
+from specfast.engine.rounds_at_tiers import RoundsAtTiers
 from specfast.engine.state_adapter import StateAdapter
 from specfast.engine.state_pool import StatePool
 from specfast.engine.target import Target
@@ -32,7 +31,7 @@ from specfast.engine.verified_round import VerifiedRound
 from specfast.engine.verifier import Verifier
 from specfast.engine.verify_graphs import VerifyGraphs
 from specfast.engine.verify_tiers import VerifyTiers
-from specfast.planner import Planning, VerifyPlanner
+from specfast.planner import Planning
 from specfast.sampling_params import SamplingParams
 
 
@@ -69,8 +68,8 @@ class Engine:
         own.
     tiers : VerifyTiers, optional
         Sizes that verify rounds are padded to and, on a GPU, captured for as CUDA Graphs (see
-        :class:`~specfast.engine.verify_graphs.VerifyGraphs`). Absent, and with an ``agreement``:
-        every round is laid out by itself and runs kernel by kernel.
+        :class:`~specfast.engine.verify_graphs.VerifyGraphs`). Absent: every round is laid out by
+        itself and runs kernel by kernel.
     planning : Planning, optional
         How many drafts a round verifies, where ``drafter`` has confidences; needs ``tiers``.
     state_adapter : StateAdapter, optional
@@ -149,12 +148,9 @@ class Engine:
         self._verifier = Verifier(
             self.target, self.pool, self._page_table, agreement, recorder, self.state_pool
         )
-        self.graphs: VerifyGraphs | None = None
-        self._ahead: RunAhead | None = None
-        self._host_plan: HostPlan | None = None
-        self._planner: VerifyPlanner | None = None
+        at_tiers = RoundsAtTiers()
         if tiers is not None:
-            self.graphs = VerifyGraphs(
+            graphs = VerifyGraphs(
                 self.target,
                 self.pool,
                 self._page_table,
@@ -164,15 +160,14 @@ class Engine:
                 recorder=recorder,
                 plan_mode="static" if planning is None else planning.mode,
                 state_pool=self.state_pool,
+                agreement=agreement,
             )
-            planner = planner_for(planning, self.graphs, max_batch_size, agreement is not None)
-            self._planner = planner
-            if isinstance(self.drafter, DeviceDrafter) and agreement is None:
-                self._ahead = RunAhead(
-                    self.graphs, self.drafter.begin, self._pages.reserve, planner
-                )
-            elif planner is not None:
-                self._host_plan = HostPlan(planner, tiers.width - 1)
+            reserve, agrees = self._pages.reserve, agreement is not None
+            at_tiers = RoundsAtTiers.of(
+                graphs, self.drafter, planning, max_batch_size, reserve, has_agreement=agrees
+            )
+        self.graphs, self._planner = at_tiers.graphs, at_tiers.planner
+        self._ahead, self._host_plan = at_tiers.ahead, at_tiers.host_plan
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._intake = RequestIntake(
@@ -340,13 +335,15 @@ class Engine:
         ]
         if self._host_plan is not None:
             draft, verify_lens = self._host_plan.cut(requests, draft, verify_lens)
+        graphs = self.graphs
+        at_tier = graphs is not None and bool(graphs.tier_of(requests, draft, sum(verify_lens)))
         if self._agreement is not None:
-            verify_lens = agreed_lens(self._agreement, verify_lens, self.target.device)
+            draft, verify_lens, at_tier = agreed_plan(
+                self._agreement, draft, verify_lens, at_tier, self.target.device
+            )
         for request, prefix_len, rows in zip(requests, prefix_lens, verify_lens, strict=True):
             self._pages.allocate(request, prefix_len + rows)
-        verified = None
-        if self.graphs is not None and self._agreement is None:
-            verified = self.graphs.verify(requests, draft, verify_lens)
+        verified = graphs.verify(requests, draft, verify_lens) if graphs and at_tier else None
         if verified is None:
             verified = self._verifier.verify(requests, draft, verify_lens)
         if draft.status is not None:

@@ -16,15 +16,14 @@ from specfast.planner import Planning, Tiers, VerifyPlanner
 
 
 def planner_for(
-    planning: Planning | None, graphs: VerifyGraphs, max_batch_size: int, is_eager: bool
+    planning: Planning | None, graphs: VerifyGraphs, max_batch_size: int
 ) -> VerifyPlanner | None:
     """Of requests in ``max_batch_size`` slots; a row count of any batch size is a tier of it.
 
     Raises
     ------
     ValueError
-        An SPS table of another setting than these rounds', or, where ``is_eager``, than theirs
-        would be if they were eager; more drafts than one plan can hold.
+        An SPS table of another setting than these rounds'; more drafts than one plan can hold.
     """
     if planning is None:
         return None
@@ -36,7 +35,7 @@ def planner_for(
             f"got {slots} requests of {graphs.tiers.width - 1}"
         )
     if planning.table is not None:
-        planning.table.require(graphs.sps_setting(is_eager))
+        planning.table.require(graphs.sps_setting())
     rows = Tiers(tier.num_rows for tier in graphs.tiers.tiers)
     return planning.planner(max_batch_size, graphs.tiers.width - 1, rows, graphs.device)
 

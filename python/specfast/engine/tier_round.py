@@ -14,6 +14,7 @@ from specfast.drafters.base import DeviceDrafter, DeviceDrafts, Drafter, DraftSl
 from specfast.drafters.taps import TapRecorder, recording
 from specfast.engine.packed_record import RecordShape
 from specfast.engine.pool import PagedKvPool, PageTable
+from specfast.engine.rank_agreement import RankAgreement, Site
 from specfast.engine.round_form import RoundForm
 from specfast.engine.round_inputs import RoundInputs
 from specfast.engine.state_adapter import ChainRows
@@ -43,6 +44,7 @@ class RoundPlace:
     context_len: int
     width: int
     state_pool: StatePool | None = None
+    agreement: RankAgreement | None = None
 
 
 class TierRound:
@@ -81,8 +83,8 @@ class TierRound:
         is_capped = place.plan_mode == "cap-accept"
         sizes = [self._shape.num_elements, slots, slots if is_capped else 0]
         self.packed = torch.empty(sum(sizes), dtype=torch.int32, device=device)
-        packed_record, window_lens, capped_lens = torch.split(self.packed, sizes)
-        self.record = self._shape.unpack(packed_record)
+        self._packed_record, window_lens, capped_lens = torch.split(self.packed, sizes)
+        self.record = self._shape.unpack(self._packed_record)
         self._accept_lens = capped_lens if is_capped else window_lens
         # The round's status begins with that of its window.
         self._window = replace(
@@ -120,12 +122,15 @@ class TierRound:
         return self._tier.num_rows
 
     def run(self) -> None:
+        agreement = self._place.agreement
         place, inputs, record = self._place, self.inputs, self.record
         on_device = self._form.drafted == "device"
         # What a drafter leaves out, it leaves out of this round.
         max_lens = inputs.verify_lens.clone() if on_device else inputs.verify_lens
         slots = self._draft_slots(max_lens)
         drafts = self._draft(slots)
+        if on_device and agreement is not None and Site.DRAFT in agreement.sites:
+            agreement.decide(Site.DRAFT, max_lens, *self._drafted())
         self._lay_out(drafts, max_lens)
         tree_mask = self._lay_out_tree()
         attention = WindowAttention(
@@ -147,6 +152,9 @@ class TierRound:
                 self._window.input_ids, self._positions(), attention, states
             )
         self._accept(logits, drafts)
+        if agreement is not None and Site.ACCEPT in agreement.sites:
+            # Before anything moves.
+            agreement.decide(Site.ACCEPT, self._packed_record)
         if self._tree is not None:
             assert place.pool.layout is not None  # recurrent targets have no trees
             ops.relocate_kv(
@@ -164,6 +172,19 @@ class TierRound:
         if on_device:
             cast(DeviceDrafter, place.drafter).committed(slots, record, self.taps)
         inputs.advance(record)
+
+    def watch(self) -> None:
+        """After a run: have the ranks compared at sites where each of them decides for itself."""
+        agreement = self._place.agreement
+        if agreement is None:
+            return
+        if Site.ACCEPT not in agreement.sites:
+            agreement.decide(Site.ACCEPT, self._packed_record)
+        if self._form.drafted == "device" and Site.DRAFT not in agreement.sites:
+            agreement.decide(Site.DRAFT, *self._drafted())
+
+    def _drafted(self) -> list[Tensor]:
+        return [self.inputs.tokens, *([self.inputs.parents] if self._form.tree else [])]
 
     def unpack(self, packed: Tensor) -> VerifiedRound:
         """The round, of all slots, from a copy of ``packed`` on the host."""

@@ -12,6 +12,7 @@ from specfast.drafters.base import DeviceDrafter, DraftBatch, Drafter
 from specfast.drafters.taps import TapRecorder
 from specfast.engine.captured_round import CapturedRound
 from specfast.engine.pool import PagedKvPool, PageTable
+from specfast.engine.rank_agreement import RankAgreement
 from specfast.engine.requests import Request
 from specfast.engine.round_form import RoundForm, why_eager
 from specfast.engine.round_inputs import RoundInputs
@@ -58,6 +59,8 @@ class VerifyGraphs:
         What a round does with confidences of a drafter on the device; with "static" nothing.
     state_pool : StatePool, optional
         Of a target with recurrent layers.
+    agreement : RankAgreement, optional
+        Whose drafts and accepted paths hold, by collectives within the rounds.
 
     Raises
     ------
@@ -78,6 +81,7 @@ class VerifyGraphs:
         recorder: TapRecorder | None = None,
         plan_mode: PlannerMode = "static",
         state_pool: StatePool | None = None,
+        agreement: RankAgreement | None = None,
     ) -> None:
         most = max(tier.num_requests for tier in tiers.tiers)
         why_not = why_not_padded(target.kv_shapes.values(), most, tiers.width)
@@ -95,6 +99,9 @@ class VerifyGraphs:
             raise ValueError(
                 f"expected a target on a GPU to capture its rounds, got one on {target.device}"
             )
+        if self._captures and agreement is not None:
+            self._captures = False
+            _logger.info("rounds at tiers run kernel by kernel: they hold collectives")
         self._place = RoundPlace(
             target=target,
             pool=pool,
@@ -108,6 +115,7 @@ class VerifyGraphs:
             context_len=context_len,
             width=tiers.width,
             state_pool=state_pool,
+            agreement=agreement,
         )
         self._memory_pool = torch.cuda.graph_pool_handle() if self._captures else None
         self._inputs = {
@@ -118,8 +126,8 @@ class VerifyGraphs:
         self._rounds: dict[RoundForm, dict[VerifyTier, CapturedRound]] = {}
         self._logged: set[str] = set()
 
-    def sps_setting(self, is_eager: bool = False) -> SpsSetting:
-        """What an SPS table of these rounds is true of, or of eager ones at their tiers.
+    def sps_setting(self) -> SpsSetting:
+        """What an SPS table of these rounds is true of.
 
         Raises
         ------
@@ -131,8 +139,6 @@ class VerifyGraphs:
             raise ValueError(f"SPS table: expected tiers of one batch size, got those of {sizes}")
         rows = [tier.num_rows for tier in self.tiers.tiers]
         way: WayOfRounds = "graphs" if self._captures else "padded"
-        if is_eager:
-            way = "eager"
         return sps_setting(self._place.target, sizes[0], rows, way, self._place.pool.dtype)
 
     def tier_of(
