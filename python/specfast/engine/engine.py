@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -77,6 +78,8 @@ class Engine:
         for such a target are chains.
     float8_kv : Float8Kv, optional
         Keeps keys and values in float8_e4m3fn, with these scales; absent: in the target's dtype.
+    attention_backend : "flashinfer", optional
+        Who attends in prefills and rounds, without tiers (docs/engine.md). Absent: torch's SDPA.
     check_invariants : bool
         Check the invariants of a round after each one, on the host; a violation raises
         RuntimeError.
@@ -117,6 +120,7 @@ class Engine:
         planning: Planning | None = None,
         state_adapter: StateAdapter | None = None,
         float8_kv: Float8Kv | None = None,
+        attention_backend: Literal["flashinfer"] | None = None,
         check_invariants: bool = True,
     ) -> None:
         check_engine_options(
@@ -125,6 +129,7 @@ class Engine:
             seed=seed,
             tiers=tiers,
             has_planning=planning is not None,
+            attention_backend=attention_backend,
         )
         self.target = Target(target, state_adapter)
         self.drafter = checked_drafter(drafter)
@@ -145,9 +150,8 @@ class Engine:
         self._agreement = agreement
         self._observer = Observer(target, self.drafter)
         recorder = self._observer.recorder
-        self._verifier = Verifier(
-            self.target, self.pool, self._page_table, agreement, recorder, self.state_pool
-        )
+        shared = self.target, self.pool, self._page_table, agreement, recorder, self.state_pool
+        self._verifier = Verifier(*shared, attention_backend)
         at_tiers = RoundsAtTiers()
         if tiers is not None:
             graphs = VerifyGraphs(
@@ -162,10 +166,8 @@ class Engine:
                 state_pool=self.state_pool,
                 agreement=agreement,
             )
-            reserve, agrees = self._pages.reserve, agreement is not None
-            at_tiers = RoundsAtTiers.of(
-                graphs, self.drafter, planning, max_batch_size, reserve, has_agreement=agrees
-            )
+            reserve = self._pages.reserve
+            at_tiers = RoundsAtTiers.of(graphs, self.drafter, planning, max_batch_size, reserve)
         self.graphs, self._planner = at_tiers.graphs, at_tiers.planner
         self._ahead, self._host_plan = at_tiers.ahead, at_tiers.host_plan
         self._waiting: deque[Request] = deque()

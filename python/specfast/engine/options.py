@@ -20,6 +20,7 @@ def check_engine_options(
     seed: int | None,
     tiers: VerifyTiers | None,
     has_planning: bool,
+    attention_backend: str | None,
 ) -> None:
     """Raise ValueError for sizes below 1 (None is none), and for options that contradict others."""
     for name, value in {**sizes, "verify_width": verify_width}.items():
@@ -27,6 +28,15 @@ def check_engine_options(
             raise ValueError(f"Engine: expected {name} >= 1, got {value}")
     if seed is not None and not 0 <= seed < 2**64:
         raise ValueError(f"Engine: expected seed in [0, 2^64), got {seed}")
+    if attention_backend not in (None, "flashinfer"):
+        raise ValueError(
+            f'Engine: expected attention_backend None or "flashinfer", got {attention_backend!r}'
+        )
+    if tiers is not None and attention_backend is not None:
+        raise ValueError(
+            'Engine: expected no tiers with attention_backend "flashinfer", which plans each round '
+            "on the host"
+        )
     if tiers is None and has_planning:
         raise ValueError("Engine: expected tiers for planning, got none")
     if tiers is not None and tiers.width > verify_width:

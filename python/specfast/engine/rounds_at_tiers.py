@@ -30,13 +30,11 @@ class RoundsAtTiers:
         planning: Planning | None,
         max_batch_size: int,
         reserve: Callable[[Sequence[Request], int], None],
-        *,
-        has_agreement: bool,
     ) -> RoundsAtTiers:
         """Raises ValueError for planning that does not fit."""
         planner = planner_for(planning, graphs, max_batch_size)
         # Budgets of other ranks may come from other survivals: the host has to agree on them.
-        plans_on_host = planner is not None and has_agreement
+        plans_on_host = planner is not None and graphs.has_agreement
         if isinstance(drafter, DeviceDrafter) and not plans_on_host:
             return cls(graphs, planner, RunAhead(graphs, drafter.begin, reserve, planner))
         if planner is None:

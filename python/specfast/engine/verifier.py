@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,7 +12,8 @@ from torch import Tensor
 from specfast import ops
 from specfast.drafters.base import DraftBatch
 from specfast.drafters.taps import TapRecorder, recording
-from specfast.engine.attention import PagedAttention
+from specfast.engine.attention import AttentionLayers, PagedAttention
+from specfast.engine.flashinfer_attention import FlashInfer, FlashInferAttention
 from specfast.engine.packed_record import RecordShape
 from specfast.engine.pool import PagedKvPool, PageTable
 from specfast.engine.rank_agreement import RankAgreement, Site
@@ -36,8 +38,10 @@ class Verifier:
         agreement: RankAgreement | None = None,
         recorder: TapRecorder | None = None,
         state_pool: StatePool | None = None,
+        attention_backend: Literal["flashinfer"] | None = None,
     ) -> None:
         self._target = target
+        self._flashinfer = None if attention_backend is None else FlashInfer(pool, target)
         self._state_pool = state_pool
         self._recorder = recorder
         self._agreement = agreement
@@ -46,10 +50,12 @@ class Verifier:
 
     def prefill(self, request: Request) -> VerifiedRound:
         """Write the KV of the prompt; its last row emits the first token."""
-        rows = self._lay_out([request], [len(request.token_ids)])
+        lens = [len(request.token_ids)]
+        rows = self._lay_out([request], lens)
         ids = torch.tensor(request.token_ids, device=self._target.device)
         positions = torch.arange(len(ids), device=ids.device)
-        attention, states = PagedAttention(self._pool, rows), self._states(rows, last_only=True)
+        attention = self._attention([request], lens, rows)
+        states = self._states(rows, last_only=True)
         with recording(self._recorder):
             logits = self._target.forward(ids, positions, attention, states, last_only=True)
         rule = choose_rule([request], None, ids.device)
@@ -87,7 +93,7 @@ class Verifier:
             logits = self._target.forward(
                 rows.flatten(self._embeddable(tokens)),
                 rows.flatten(positions).long(),
-                PagedAttention(self._pool, rows, window_mask),
+                self._attention(requests, verify_lens, rows, window_mask),
                 states,
             )
         rule = choose_rule(requests, draft.proposal, tokens.device)
@@ -109,6 +115,17 @@ class Verifier:
         accepted = record.accept_index.to(taps.device, torch.int64)
         counts = record.commit_lens.tolist()
         return [taps[index[:n]] for index, n in zip(accepted, counts, strict=True)]
+
+    def _attention(
+        self,
+        requests: Sequence[Request],
+        verify_lens: Sequence[int],
+        rows: RowBatch,
+        window_mask: Tensor | None = None,
+    ) -> AttentionLayers:
+        if self._flashinfer is None:
+            return PagedAttention(self._pool, rows, window_mask)
+        return FlashInferAttention(self._flashinfer, requests, verify_lens, rows, window_mask)
 
     def _states(self, rows: RowBatch, *, last_only: bool = False) -> RowStates | None:
         if self._state_pool is None:

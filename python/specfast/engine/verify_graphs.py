@@ -126,6 +126,10 @@ class VerifyGraphs:
         self._rounds: dict[RoundForm, dict[VerifyTier, CapturedRound]] = {}
         self._logged: set[str] = set()
 
+    @property
+    def has_agreement(self) -> bool:
+        return self._place.agreement is not None
+
     def sps_setting(self) -> SpsSetting:
         """What an SPS table of these rounds is true of.
 
