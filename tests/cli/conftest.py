@@ -47,9 +47,7 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def target(tokenizer: PreTrainedTokenizerFast) -> TargetModel:
     model = make_model(len(tokenizer))
-    shapes = tuple(Target(model).kv_shapes.values())
-    cpu = torch.device("cpu")
-    return TargetModel("tiny", model, tokenizer, cpu, DtypeName.FP32, CONTEXT, shapes)
+    return TargetModel("tiny", Target(model), tokenizer, DtypeName.FP32)
 
 
 @pytest.fixture(autouse=True)

@@ -85,9 +85,9 @@ def test_an_output_that_ends_early_or_late(target: TargetModel, output: list[int
 
 
 def test_an_output_may_end_with_the_context(target: TargetModel, output: list[int]) -> None:
-    narrow = replace(target, context_length=len(PROMPT) + 5)
-    assert judge(narrow, output[:5], output[:5]).failure is None
-    assert judge(narrow, output[:4], output[:4]).failure is not None
+    target.probed.context_length = len(PROMPT) + 5
+    assert judge(target, output[:5], output[:5]).failure is None
+    assert judge(target, output[:4], output[:4]).failure is not None
 
 
 def with_logits(monkeypatch: pytest.MonkeyPatch, rows: list[list[float]]) -> None:

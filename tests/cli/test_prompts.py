@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,5 +112,5 @@ def test_the_longest_prompt_leaves_room_for_one_token(target: TargetModel) -> No
     assert len(tokenize(Prompt("p", "a" * 93), target, raw=False)) == 95
     with pytest.raises(CliError, match="too long"):
         tokenize(Prompt("p", "a" * 94), target, raw=False)
-    unlimited = replace(target, context_length=None)
-    assert len(tokenize(Prompt("p", "a" * 94), unlimited, raw=False)) == 96
+    target.probed.context_length = None
+    assert len(tokenize(Prompt("p", "a" * 94), target, raw=False)) == 96

@@ -101,7 +101,7 @@ def make_drafter(
     """
     if options.drafter == "none":
         return None
-    if options.tree and target.state_adapter is not None:
+    if options.tree and target.is_recurrent:
         raise CliError(
             f"--tree cannot be used: {target.name} has recurrent layers, which take chains"
         )
@@ -200,7 +200,7 @@ def warm_engine(
     tiers = _tiers(target, options, batch_size, 1 if drafter is None else options.verify_width)
     try:
         engine = Engine(
-            target.model,
+            target.probed,
             drafter,
             max_batch_size=batch_size,
             page_size=options.page_size,
@@ -209,7 +209,6 @@ def warm_engine(
             tokenizer=target.tokenizer,
             tiers=tiers,
             planning=planning,
-            state_adapter=target.state_adapter,
             float8_kv=_float8_kv(target) if options.float8_kv else None,
             check_invariants=options.check_invariants,
         )

@@ -32,10 +32,9 @@ def probe_readings(
     summaries = {}
     for name, model in readings.items():
         engine = Engine(
-            target.model,
+            target.probed,
             TrainedDrafter(model, verify_width - 1),
             verify_width=verify_width,
-            state_adapter=target.state_adapter,
         )
         summaries[name] = summarize(decode(engine, prompts, params))
     return summaries

@@ -84,14 +84,13 @@ def profile(
     mode = graph_mode(target, graphs, max_batch_size, verify_width)
     try:
         timer = StepTimer(
-            target.model,
+            target.probed,
             num_requests=max_batch_size,
             width=verify_width,
             tiers=_rows_of_tiers(rows_asked, mode, max_batch_size, verify_width),
             context_len=context_len,
             page_size=page_size,
             rounds=WAYS[mode],
-            state_adapter=target.state_adapter,
         )
     except ValueError as error:
         raise CliError(str(error)) from error

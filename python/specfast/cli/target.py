@@ -23,8 +23,7 @@ from transformers.utils import logging as transformers_logging
 
 from specfast.cli.errors import CliError, first_line
 from specfast.cli.versions import missing_for_cuda
-from specfast.engine import CacheStates, StateAdapter
-from specfast.engine.pool import KvShape
+from specfast.engine import CacheStates
 from specfast.engine.target import Target as EngineTarget
 from specfast.engine.target_probe import is_recurrent
 from specfast.models import ensure_smollm2
@@ -52,21 +51,30 @@ class DtypeName(str, Enum):
 
 @dataclass(frozen=True)
 class TargetModel:
-    """A causal language model and its tokenizer.
-
-    context_length : None without a limit
-    kv_shapes : of its layers with attention
-    state_adapter : of a model with recurrent layers; its drafts are chains
-    """
+    """A causal language model, probed once for all engines of a command, and its tokenizer."""
 
     name: str
-    model: PreTrainedModel
+    probed: EngineTarget
     tokenizer: PreTrainedTokenizerBase
-    device: torch.device
     dtype: DtypeName
-    context_length: int | None
-    kv_shapes: tuple[KvShape, ...]
-    state_adapter: StateAdapter | None = None
+
+    @property
+    def model(self) -> PreTrainedModel:
+        return self.probed.model
+
+    @property
+    def device(self) -> torch.device:
+        return self.probed.device
+
+    @property
+    def context_length(self) -> int | None:
+        """None without a limit."""
+        return self.probed.context_length
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether it has recurrent layers: its drafts are chains."""
+        return self.probed.is_recurrent
 
     def room_after(self, prompt_ids: Sequence[int]) -> int:
         """Tokens that the context still holds."""
@@ -127,16 +135,7 @@ def load_target(
         raise CliError(
             f"the model {name} is incomplete: it lacks {missing[0]}, one of {len(missing)} weights"
         )
-    return TargetModel(
-        name=name,
-        model=loaded,
-        tokenizer=tokenizer,
-        device=device,
-        dtype=dtype,
-        context_length=probed.context_length,
-        kv_shapes=tuple(probed.kv_shapes.values()),
-        state_adapter=state_adapter,
-    )
+    return TargetModel(name, probed, tokenizer, dtype)
 
 
 def _model_path(model: str) -> str:

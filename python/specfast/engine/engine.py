@@ -27,7 +27,7 @@ from specfast.engine.round_outputs import round_outputs, until_stop_string
 from specfast.engine.rounds_at_tiers import RoundsAtTiers
 from specfast.engine.state_adapter import StateAdapter
 from specfast.engine.state_pool import StatePool
-from specfast.engine.target import Target
+from specfast.engine.target import Target, as_target
 from specfast.engine.verified_round import VerifiedRound
 from specfast.engine.verifier import Verifier
 from specfast.engine.verify_graphs import VerifyGraphs
@@ -44,7 +44,7 @@ class Engine:
 
     Parameters
     ----------
-    target : transformers causal LM
+    target : transformers causal LM, or Target
         Any that :class:`~specfast.engine.target.Target` supports, on its device and in its dtype.
     drafter : Drafter, optional
         Without one every round emits one token per request: plain decoding.
@@ -106,7 +106,7 @@ class Engine:
 
     def __init__(
         self,
-        target: PreTrainedModel,
+        target: PreTrainedModel | Target,
         drafter: Drafter | None = None,
         *,
         max_batch_size: int = 8,
@@ -131,7 +131,7 @@ class Engine:
             has_planning=planning is not None,
             attention_backend=attention_backend,
         )
-        self.target = Target(target, state_adapter)
+        self.target = as_target(target, state_adapter)
         self.drafter = checked_drafter(drafter)
         self.verify_width = verify_width
         self.seed = secrets.randbits(64) if seed is None else seed
@@ -148,7 +148,7 @@ class Engine:
         self._pages = RequestPages(self.pool, self._page_table, self.drafter)
         self.state_pool = StatePool.of(self.target, max_batch_size)
         self._agreement = agreement
-        self._observer = Observer(target, self.drafter)
+        self._observer = Observer(self.target.model, self.drafter)
         recorder = self._observer.recorder
         shared = self.target, self.pool, self._page_table, agreement, recorder, self.state_pool
         self._verifier = Verifier(*shared, attention_backend)

@@ -16,7 +16,7 @@ from specfast.engine.requests import Request
 from specfast.engine.sps_setting import WayOfRounds, sps_setting
 from specfast.engine.state_adapter import StateAdapter
 from specfast.engine.state_pool import StatePool
-from specfast.engine.target import Target
+from specfast.engine.target import Target, as_target
 from specfast.engine.verifier import Verifier
 from specfast.engine.verify_graphs import VerifyGraphs
 from specfast.engine.verify_tiers import VerifyTiers
@@ -33,7 +33,7 @@ class StepTimer:
 
     Parameters
     ----------
-    model : transformers causal LM
+    model : transformers causal LM, or Target
         Any that ``Target`` supports.
     num_requests : int
         Requests at most; fewer where there are fewer rows.
@@ -64,7 +64,7 @@ class StepTimer:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: PreTrainedModel | Target,
         *,
         num_requests: int,
         width: int,
@@ -74,7 +74,7 @@ class StepTimer:
         rounds: WayOfRounds = "eager",
         state_adapter: StateAdapter | None = None,
     ) -> None:
-        target = Target(model, state_adapter)
+        target = as_target(model, state_adapter)
         limit = target.context_length
         if limit is not None and context_len + width > limit:
             raise ValueError(

@@ -120,6 +120,18 @@ class Target:
         return logits[-1:] if last_only else logits
 
 
+def as_target(model: PreTrainedModel | Target, state_adapter: StateAdapter | None) -> Target:
+    """The target of a model, or the one that is given: it has been probed.
+
+    Raises ValueError as ``Target`` does, and for a target with an adapter beside it.
+    """
+    if not isinstance(model, Target):
+        return Target(model, state_adapter)
+    if state_adapter is not None:
+        raise ValueError("expected state_adapter with a model, got a Target, which has its own")
+    return model
+
+
 def _context_length(config: Any) -> int | None:
     """Positions that the model knows, or None if it names no limit."""
     limit = getattr(config, "max_position_embeddings", None)
