@@ -16,7 +16,7 @@ import torch
 from engine.drafters import OracleDrafter
 from engine.models import plain_greedy, random_prompt, tiny_model
 from specfast import SamplingParams
-from specfast.engine import Engine, VerifyTiers, flashinfer_attention
+from specfast.engine import Engine, Float8Kv, VerifyTiers, flashinfer_attention
 from specfast.engine.flashinfer_attention import why_not_flashinfer
 from specfast.engine.pool import KvShape
 from torch import Tensor
@@ -160,6 +160,11 @@ def test_is_refused_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -
     message = '^attention_backend "flashinfer" cannot be used: the package flashinfer-python is not'
     with pytest.raises(ValueError, match=message):
         Engine(tiny_model(), attention_backend="flashinfer")
+
+
+def test_is_refused_with_a_pool_in_float8(library: type[PagedPrefill]) -> None:
+    with pytest.raises(ValueError, match="keys and values in float8_e4m3fn, whose scales it is"):
+        Engine(tiny_model(), float8_kv=Float8Kv(), attention_backend="flashinfer")
 
 
 def test_is_refused_with_tiers_and_under_another_name() -> None:

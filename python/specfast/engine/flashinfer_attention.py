@@ -22,7 +22,11 @@ _WORKSPACE_BYTES = 128 << 20  # what its documentation recommends
 
 
 def why_not_flashinfer(
-    shapes: Iterable[KvShape], dtype: torch.dtype, device: torch.device
+    shapes: Iterable[KvShape],
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    pool_dtype: torch.dtype | None = None,
 ) -> str | None:
     """Why it cannot attend for layers of these shapes; None if it can."""
     if find_spec("flashinfer") is None:
@@ -31,6 +35,8 @@ def why_not_flashinfer(
         return f"it needs a GPU, and the target is on {device.type}"
     if dtype not in _DTYPES:
         return f"it computes in float16 and bfloat16, and the target in {str(dtype)[6:]}"
+    if pool_dtype not in (None, dtype):
+        return f"keys and values in {str(pool_dtype)[6:]}, whose scales it is not given here"
     for shape in shapes:
         if shape.key_dim != shape.value_dim:
             return f"keys of width {shape.key_dim} and values of width {shape.value_dim}"
@@ -44,7 +50,8 @@ class FlashInfer:
     """
 
     def __init__(self, pool: PagedKvPool, target: Target) -> None:
-        why_not = why_not_flashinfer(target.kv_shapes.values(), target.kv_dtype, target.device)
+        shapes = target.kv_shapes.values()
+        why_not = why_not_flashinfer(shapes, target.kv_dtype, target.device, pool_dtype=pool.dtype)
         if why_not is not None:
             raise ValueError(f'attention_backend "flashinfer" cannot be used: {why_not}')
         self.pool = pool
@@ -111,9 +118,8 @@ class FlashInferAttention:
         options: dict[str, Any],
     ) -> Tensor:
         pool = self._backend.pool
-        keys, values = pool.of_layer(cast(int, module.layer_idx))
-        keys.index_copy_(0, self._write_slots, key[0].transpose(0, 1))
-        values.index_copy_(0, self._write_slots, value[0].transpose(0, 1))
+        layer = pool.of_layer(cast(int, module.layer_idx))
+        layer.write(self._write_slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
         kind = (query.shape[1], key.shape[1], query.shape[3], scale)
         wrapper = self._backend.wrapper_for(kind)
         if kind not in self._planned:
@@ -126,8 +132,9 @@ class FlashInferAttention:
                 causal=self._mask is None,
                 sm_scale=scale,
                 q_data_type=query.dtype,
-                kv_data_type=keys.dtype,
+                kv_data_type=layer.keys.dtype,
             )
-        paged = tuple(x.view(-1, pool.page_size, *x.shape[1:]) for x in (keys, values))
+        storages = layer.keys, layer.values
+        paged = tuple(x.view(-1, pool.page_size, *x.shape[1:]) for x in storages)
         out: Tensor = wrapper.run(query[0].transpose(0, 1).contiguous(), paged)
         return out[None]
