@@ -35,6 +35,7 @@ from benchmarks.options import count, device, output_file, several
 
 # The drafters read no layer of the target, only how many there are.
 NUM_LAYERS = 8
+FAMILIES = ("eagle", *DRAFTERS, "dflash2")
 PAGE_SIZE = 16
 # One behind the other, so that what a launch takes is not counted.
 PER_GROUP, NUM_GROUPS = 8, 7
@@ -81,7 +82,7 @@ def main() -> int:
     dtype = torch.bfloat16 if options.device == "cuda" else torch.float32
     model = random_model(options.shape, options.device, dtype, num_layers=NUM_LAYERS)
     steps = []
-    for family in DRAFTERS:
+    for family in FAMILIES:
         drafter = random_drafter(family, model, num_drafts=7)
         for case in _cases(family, drafter, options.num_nodes):
             for batch in options.batches:

@@ -18,7 +18,7 @@ DRAFTERS = ("eagle3", "dflash", "dspark")
 
 
 def random_drafter(family: str, model: PreTrainedModel, num_drafts: int) -> DrafterModel:
-    """Of ``DRAFTERS``, in the dtype of ``model``; blocks of ``num_drafts`` proposals."""
+    """Of any family, in the dtype of ``model``; blocks of ``num_drafts`` proposals."""
     target = DraftTarget.of(model)
     config = _config(family, model, num_drafts)
     spec = match_target(spec_of(config, {}), target.sizes)
@@ -56,6 +56,8 @@ def _config(family: str, model: PreTrainedModel, num_drafts: int) -> dict[str, A
         )
     }
     fields |= {"rope_theta": 1e6, "hidden_act": "silu", "num_hidden_layers": 1}
+    if family == "eagle":
+        return {**fields, "architectures": ["LlamaForCausalLMEagle"], "bias": False}
     if family == "eagle3":
         taps = sorted({1, layers // 2 - 1, layers - 1})
         return {
@@ -76,6 +78,23 @@ def _config(family: str, model: PreTrainedModel, num_drafts: int) -> dict[str, A
             **block,
             "architectures": ["DFlashDraftModel"],
             "block_size": num_drafts + 1,
+            "dflash_config": nested,
+        }
+    if family == "dflash2":
+        nested = {
+            "mask_token_id": 1,
+            "target_layer_ids": taps,
+            "block_size": num_drafts + 1,
+            "conv_kernel_size": 2,
+            "conv_group_size": 16,
+            "selector_rank": 256,
+            "selector_top_k": 16,
+        }
+        return {
+            **fields,
+            "num_hidden_layers": block["num_hidden_layers"],
+            "architectures": ["DFlash2DraftModel"],
+            "is_causal": False,
             "dflash_config": nested,
         }
     return {

@@ -21,6 +21,7 @@ from drafters.by_formula import (
 )
 from drafters.checkpoints import as_formula, make_target, vocabulary_map
 from drafters.eagle_files import EagleCase, eagle3_cases, eagle_cases
+from specfast import ops
 from specfast.drafters.checkpoint.weights import Weights
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle3 import Eagle3Model
@@ -145,7 +146,7 @@ def _with_forward(monkeypatch: pytest.MonkeyPatch, change: Callable[..., tuple[A
     for model in (EagleModel, Eagle3Model):
         forward = model.forward
         monkeypatch.setattr(
-            model, "forward", lambda self, *args, f=forward: f(self, *change(*args))
+            model, "forward", lambda self, *args, f=forward, **more: f(self, *change(*args), **more)
         )
 
 
@@ -188,13 +189,13 @@ def interleaved_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def exchanged_halves(monkeypatch: pytest.MonkeyPatch) -> None:
-    concatenate = torch.cat
+    gather = ops.gather_eagle_inputs
 
-    def exchanged(parts: Any, dim: int = 0) -> Tensor:
-        two = len(parts) == 2 and dim == -1 and parts[0].shape == parts[1].shape
-        return concatenate(parts[::-1] if two and parts[0].dim() == 3 else parts, dim=dim)
+    def exchanged(*arguments: Any, **options: Any) -> Tensor:
+        inputs = gather(*arguments, **options)
+        return inputs.roll(inputs.shape[-1] // 2, -1)
 
-    monkeypatch.setattr(torch, "cat", exchanged)
+    monkeypatch.setattr(ops, "gather_eagle_inputs", exchanged)
 
 
 @pytest.mark.parametrize("name", ["safeailab", "speculators", "llama2"])

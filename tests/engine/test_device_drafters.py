@@ -21,7 +21,7 @@ from engine.test_trained_drafters import (
     target,
     texts,
 )
-from specfast import SamplingParams, Status
+from specfast import DraftPlaces, SamplingParams, Status
 from specfast.drafters import (
     DeviceDrafter,
     DeviceTrainedDrafter,
@@ -156,14 +156,14 @@ def taps_of_another_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def positions_shifted(monkeypatch: pytest.MonkeyPatch) -> None:
-    of = PagedWindow.of
+    drafted = PagedRows.drafted
 
     def mutant(*arguments: Any) -> PagedWindow:
-        window = of(*arguments)
+        window = drafted(*arguments)
         # Of blocks and drafted pairs alone: relative positions are all that counts.
-        return replace(window, positions=window.positions + (arguments[-1] in (4, 6)))
+        return replace(window, positions=window.positions + 1)
 
-    monkeypatch.setattr(PagedWindow, "of", mutant)
+    monkeypatch.setattr(PagedRows, "drafted", mutant)
 
 
 def opposite_mask(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,14 +188,19 @@ def one_row_less(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def scratch_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    drafted = PagedRows.drafted_pages
+    place = PagedRows.place
 
-    def mutant(self: PagedRows, page_table_rows: Tensor, prefix_lens: Tensor) -> Tensor:
-        table = drafted(self, page_table_rows, prefix_lens)
-        own = (page_table_rows * self.scratch_pages)[:, None]
-        return torch.where(table < self.pages.pool_size, table, table - own)
+    def mutant(
+        self: PagedRows, page_table_rows: Tensor, *others: Any, **options: Any
+    ) -> DraftPlaces:
+        places = place(self, page_table_rows, *others, **options)
+        own, scratch = page_table_rows * self.scratch_pages, self.pages.pool_size
+        pages = torch.where(places.pages < scratch, places.pages, places.pages - own[:, None])
+        size = self.pages.page_size
+        slots = torch.where(places.slots < scratch * size, places.slots, places.slots - own * size)
+        return replace(places, pages=pages, slots=slots)
 
-    monkeypatch.setattr(PagedRows, "drafted_pages", mutant)
+    monkeypatch.setattr(PagedRows, "place", mutant)
 
 
 def coins_of_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:

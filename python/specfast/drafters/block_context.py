@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specfast.drafters.checkpoint.spec import SpanSpec
-from specfast.drafters.layers import KeyRows, LayerCache, attend
+from specfast.drafters.layers import Attention, KeyRows, LayerCache, Places, attend
 
 
 class BlockContext:
@@ -34,10 +34,11 @@ class Contexts(Protocol):
     def positions(self, num_rows: int) -> Tensor:
         """int64 [B, num_rows] from the first position after each context."""
 
-    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """What the rows of a block [B, n, heads, head_dim] mix of the context and of each other.
+    def attend(self, layer: int, attention: Attention, x: Tensor, places: Places) -> Tensor:
+        """What the rows ``x`` [B, n, hidden] of a block mix of the context and of each other.
 
-        The block starts at the first position after each context. It never becomes context.
+        [B, n, heads, head_dim]. The block starts at the first position after each context. It never
+        becomes context.
         """
 
 
@@ -57,8 +58,10 @@ class CachedContexts:
         for context, own_keys, own_values in zip(self._contexts, keys, values, strict=True):
             context.layers[layer].append(own_keys, own_values)
 
-    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        positions = self.positions(queries.shape[1])
+    def attend(self, layer: int, attention: Attention, x: Tensor, places: Places) -> Tensor:
+        positions = places.positions
+        queries = attention.queries(x, places.rotation)
+        keys, values = attention.keys_values(x, places.rotation)
         caches = [context.layers[layer] for context in self._contexts]
         past = KeyRows.behind(caches, keys, values, positions)
         span = self._contexts[0].spans[layer]

@@ -75,7 +75,7 @@ class DeviceTrainedDrafter(PagedDrafter):
             return DeviceDrafts()
         anchors, live = slots.tokens[:, 0], is_live(slots)
         sampler = DraftSampler(rules_of(slots), slots.prefix_lens)
-        prefix_lens = torch.where(live, slots.prefix_lens, 0)
+        prefix_lens = slots.prefix_lens * live
         drafts = self._of_engine.draft(
             slots.page_table_rows,
             prefix_lens,

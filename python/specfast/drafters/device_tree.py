@@ -78,7 +78,7 @@ class DeviceTreeDrafter(PagedDrafter):
         if slots.parents is None:
             raise ValueError("DeviceTreeDrafter.draft: expected slots with parents, got none")
         live = is_live(slots)
-        prefix_lens = torch.where(live, slots.prefix_lens, 0)
+        prefix_lens = slots.prefix_lens * live
         draft = self._draw if self.drawn and slots.is_sampled else self._expand
         return draft(slots, live, prefix_lens, num_nodes)
 

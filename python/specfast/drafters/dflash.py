@@ -13,8 +13,8 @@ from torch import Tensor
 from specfast.drafters.block_context import BlockContext, CachedContexts, Contexts
 from specfast.drafters.checkpoint.spec import BlockSpec, DrafterSpec
 from specfast.drafters.checkpoint.weights import EMBEDDING, Weights
-from specfast.drafters.draws import ChainDrafts, DraftSampler
-from specfast.drafters.layers import Attention, Rotary, gated_mlp
+from specfast.drafters.draws import ChainDrafts, DraftSampler, drawn_ids
+from specfast.drafters.layers import Attention, Places, Rotary, gated_mlp
 
 
 class BlockChain:
@@ -106,23 +106,25 @@ class DFlashModel:
         The rows of a block never become context.
         """
         x = self._embedded(anchors)
-        rotation = self.rotary.at(contexts.positions(self.block_spec.num_rows), x.dtype)
+        places = Places(contexts.positions(self.block_spec.num_rows), self.rotary, x.dtype)
+        normed = self.weights.norm("layers.0.input_layernorm", x)
         for layer in range(len(self.attentions)):
 
             def attend(rows: Tensor, layer: int = layer) -> Tensor:
                 attention = self.attentions[layer]
-                queries = attention.queries(rows, rotation)
-                keys, values = attention.keys_values(rows, rotation)
-                return attention.output(contexts.attend(layer, queries, keys, values))
+                return attention.output(contexts.attend(layer, attention, rows, places))
 
             def mlp(rows: Tensor, prefix: str = f"layers.{layer}.mlp.") -> Tensor:
                 return gated_mlp(self.weights, prefix, rows)
 
-            normed = self.weights.norm(f"layers.{layer}.input_layernorm", x)
-            x = x + self._sublayer(f"layers.{layer}.attention_conv", normed, attend)
-            normed = self.weights.norm(f"layers.{layer}.post_attention_layernorm", x)
-            x = x + self._sublayer(f"layers.{layer}.mlp_conv", normed, mlp)
-        return self.weights.norm("norm", x)
+            attended = self._sublayer(f"layers.{layer}.attention_conv", normed, attend)
+            behind = f"layers.{layer}.post_attention_layernorm"
+            normed, x = self.weights.add_norm(behind, attended, x)
+            inner = self._sublayer(f"layers.{layer}.mlp_conv", normed, mlp)
+            is_last = layer + 1 == len(self.attentions)
+            behind = "norm" if is_last else f"layers.{layer + 1}.input_layernorm"
+            normed, x = self.weights.add_norm(behind, inner, x)
+        return normed
 
     def draft_rows(self, contexts: Contexts, anchors: Tensor, num_drafts: int) -> Tensor:
         """The rows of the blocks that draft the first ``num_drafts``, [B, <= num_drafts, hidden].
@@ -152,8 +154,8 @@ class DFlashModel:
 
     def _drawn(self, logits: Tensor, sampler: DraftSampler) -> Tensor:
         """Target ids [B, m] drawn from ``logits`` [B, m, draft vocabulary], each by itself."""
-        tokens = torch.stack([sampler.draw(level) for level in logits.unbind(1)], 1)
-        return self.target_ids(tokens)
+        columns = [sampler.draw(level) for level in logits.unbind(1)]
+        return self.target_ids(drawn_ids(columns))
 
     def _embedded(self, anchors: Tensor) -> Tensor:
         masks = self.block_spec.num_rows - 1

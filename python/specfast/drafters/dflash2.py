@@ -55,20 +55,9 @@ class DFlash2Model(DFlashModel):
         dynamic = self.weights.linear(f"{name}.kernel_projection", normed)
         dynamic = dynamic.view(*dynamic.shape[:-1], 2, self.convolution.num_taps, -1)
         # Both sides take their coefficients from the rows before either convolution.
-        kernel = base + dynamic.repeat_interleave(self.convolution.group_size, dim=-1)
-        inner = sublayer(_convolved(kernel[..., 0, :, :], normed))
-        return _convolved(kernel[..., 1, :, :], inner)
-
-
-def _convolved(kernel: Tensor, rows: Tensor) -> Tensor:
-    """Row t of each block becomes the sum over s of ``kernel`` [B, t, s] times its row t - s.
-
-    Zeros before row 0.
-    """
-    out = kernel[:, :, 0] * rows
-    for shift in range(1, min(kernel.shape[2], rows.shape[1])):
-        out[:, shift:] += kernel[:, shift:, shift] * rows[:, :-shift]
-    return out
+        before, after = dynamic.unbind(-3)
+        inner = sublayer(ops.grouped_dynamic_conv(normed, base[0], before))
+        return ops.grouped_dynamic_conv(inner, base[1], after)
 
 
 def _top_k(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:

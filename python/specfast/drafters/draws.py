@@ -13,7 +13,7 @@ from specfast import ops
 from specfast.drafters.base import DraftRequest
 from specfast.drafters.sampling import prefix_lens_of, sampling_rules
 from specfast.ops.markov import MarkovKind
-from specfast.sampling import Proposal, RowRecord, SampledRows, SamplingRules, SelectedWalk
+from specfast.sampling import Proposal, RowRecord, SamplingRules, SelectedWalk
 from specfast.status import Status
 
 UNUSABLE = Status.NAN_LOGITS | Status.EMPTY_SUPPORT
@@ -63,7 +63,8 @@ class DraftSampler:
         self._rules = rules
         self._prefix_lens = prefix_lens
         self.levels: list[RowRecord] = []
-        self._usable: list[Tensor] = []
+        self._status: list[Tensor] = []
+        self._usable: Tensor | None = None
 
     @classmethod
     def of(cls, requests: Sequence[DraftRequest], device: torch.device) -> DraftSampler:
@@ -76,11 +77,11 @@ class DraftSampler:
         return cls(SamplingRules(zeros.float(), zeros.long()), zeros)
 
     def draw(self, logits: Tensor) -> Tensor:
-        """Columns int64 [B] drawn from ``logits`` [B, Vq], the next level."""
+        """Columns int32 [B] drawn from ``logits`` [B, Vq], the next level; -1: none."""
         drawn = ops.sample_rows(logits, self._rules, self._prefix_lens, level=len(self.levels))
-        self._record(drawn)
-        # Where nothing can be drawn the draft is dropped, and the steps after it need some id.
-        return drawn.tokens[:, 0].long().clamp(min=0)
+        self.levels.append(drawn.records)
+        self._status.append(drawn.status)
+        return drawn.tokens[:, 0]
 
     def draw_block(
         self,
@@ -93,6 +94,7 @@ class DraftSampler:
         projection: Tensor | None,
         hidden_rows: Tensor | None,
         d2t: Tensor | None,
+        workspace: Tensor | None,
     ) -> Tensor:
         """Target ids int64 [B, m] of a block; ``logits`` [B, m, Vq] become what was drawn from.
 
@@ -109,12 +111,12 @@ class DraftSampler:
             projection=None if projection is None else as_ops_take(projection),
             hidden_rows=hidden_rows,
             d2t=d2t,
+            workspace=workspace,
         )
         records = block.records.packed.view(*block.tokens.shape, -1)
         self.levels += [RowRecord(level) for level in records.unbind(1)]
         # The op's flags are of whole requests.
-        is_usable = ~logits.isnan().any(-1) & (logits > -torch.inf).any(-1)
-        self._usable += is_usable.unbind(1)
+        self._usable = logits.amax(-1) > -torch.inf  # the maximum with a NaN is NaN
         return block.tokens.long().clamp(min=0)
 
     def walk(
@@ -141,12 +143,8 @@ class DraftSampler:
             self._rules,
             self._prefix_lens,
         )
-        self._usable += ((walk.tokens >= 0) & ~unary.isnan().any(-1)).unbind(1)
+        self._usable = (walk.tokens >= 0) & ~unary.isnan().any(-1)
         return walk
-
-    def _record(self, drawn: SampledRows) -> None:
-        self.levels.append(drawn.records)
-        self._usable.append((drawn.status & int(UNUSABLE)) == 0)
 
     def num_usable(self) -> Tensor:
         """int64 [B]: levels before the first row that nothing could be drawn from.
@@ -154,7 +152,18 @@ class DraftSampler:
         Whether a row is usable depends on the drafts before it alone, so that drafts may be cut
         there.
         """
-        return torch.stack(self._usable, 1).long().cumprod(1).sum(1)
+        usable = self._usable
+        if usable is None:
+            usable = (torch.stack(self._status, 1) & int(UNUSABLE)) == 0
+        return usable.cumprod(1).sum(1)
+
+
+def drawn_ids(columns: Sequence[Tensor]) -> Tensor:
+    """int64 [B, m] of the columns that ``DraftSampler.draw`` gave, one level after the other.
+
+    Where nothing could be drawn the draft is dropped, and may be any.
+    """
+    return torch.stack(list(columns), 1).clamp(min=0).long()
 
 
 def proposal_of(drafts: ChainDrafts, sampler: DraftSampler, d2t: Tensor | None) -> Proposal:

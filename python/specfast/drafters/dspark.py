@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from specfast import ops
 from specfast.drafters.block_context import Contexts
 from specfast.drafters.checkpoint.spec import DrafterSpec
-from specfast.drafters.checkpoint.weights import Weights
+from specfast.drafters.checkpoint.weights import EMBEDDING, Weights
 from specfast.drafters.dflash import DFlashModel
 from specfast.drafters.draws import ChainDrafts, DraftSampler, as_ops_take
 
@@ -58,6 +59,7 @@ class MarkovHead:
             raise ValueError("MarkovHead: expected a spec with a Markov head")
         self._spec = spec.markov
         self._weights = weights
+        self._workspace = ops.markov_workspace(weights[EMBEDDING].device)
 
     def draw(
         self, hidden: Tensor, logits: Tensor, anchors: Tensor, sampler: DraftSampler
@@ -77,6 +79,7 @@ class MarkovHead:
             projection=projection,
             hidden_rows=hidden_rows,
             d2t=self._weights.get("d2t"),
+            workspace=self._workspace,
         )
 
     def _split(self, hidden: Tensor) -> tuple[Tensor | None, Tensor | None]:

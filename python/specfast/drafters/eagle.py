@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from specfast import ops
 from specfast.drafters.checkpoint.spec import DrafterSpec
 from specfast.drafters.checkpoint.weights import EMBEDDING, Weights
 from specfast.drafters.layers import Attention, Places, Rotary, gated_mlp
@@ -36,20 +37,35 @@ class EagleModel:
 
     def places(self, positions: Tensor) -> Places:
         """For :meth:`forward`, of features at ``positions`` [B, n]."""
-        return Places(positions, self.rotary.at(positions, self.weights[EMBEDDING].dtype))
+        return Places(positions, self.rotary, self.weights[EMBEDDING].dtype)
 
-    def forward(self, tokens: Tensor, features: Tensor, places: Places, pairs: Pairs) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        features: Tensor,
+        places: Places,
+        pairs: Pairs,
+        *,
+        parents: Tensor | None = None,
+        are_draft_ids: bool = False,
+    ) -> Tensor:
         """Hidden states [B, n, hidden] of new pairs, which are added to ``pairs``.
 
-        tokens : [B, n]             of each pair, one position after its feature
-        features : [B, n, hidden]
+        tokens : [B, n]             of each pair, one position after its feature; -1: none
+        features : [B, m, hidden]   without ``parents`` m is n
         places                      of the features
+        parents : [B, n]            which of the m features each pair has
+        are_draft_ids : bool        ``tokens`` are those of the draft vocabulary
         """
-        embedded = self.weights[EMBEDDING][tokens]
-        x = self.weights.linear("fc", torch.cat([embedded, features], dim=-1))
-        x = x + self._attend(x, places, pairs)
-        normed = self.weights.norm("layers.0.post_attention_layernorm", x)
-        return x + gated_mlp(self.weights, "layers.0.mlp.", normed)
+        inputs = ops.gather_eagle_inputs(
+            tokens,
+            self.weights[EMBEDDING],
+            features,
+            parents=parents,
+            d2t=self.weights.get("d2t") if are_draft_ids else None,
+        )
+        x = self.weights.linear("fc", inputs)
+        return self._behind_attention(self._attend(x, places, pairs), x)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., draft vocabulary]."""
@@ -64,6 +80,9 @@ class EagleModel:
         return draft_ids + self.weights["d2t"][draft_ids] if "d2t" in self.weights else draft_ids
 
     def _attend(self, x: Tensor, places: Places, pairs: Pairs) -> Tensor:
-        queries = self.attention.queries(x, places.rotation)
-        keys, values = self.attention.keys_values(x, places.rotation)
-        return self.attention.output(pairs.attend(queries, keys, values, places.positions))
+        return self.attention.output(pairs.attend(self.attention, x, places))
+
+    def _behind_attention(self, attended: Tensor, residual: Tensor) -> Tensor:
+        name = "layers.0.post_attention_layernorm"
+        normed, x = self.weights.add_norm(name, attended, residual)
+        return x + gated_mlp(self.weights, "layers.0.mlp.", normed)

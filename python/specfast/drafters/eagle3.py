@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from specfast import ops
 from specfast.drafters.checkpoint.spec import DrafterSpec, Eagle3Spec
 from specfast.drafters.checkpoint.weights import EMBEDDING, Weights
 from specfast.drafters.eagle import EagleModel
-from specfast.drafters.layers import Places, gated_mlp
+from specfast.drafters.layers import Places
 from specfast.drafters.pairs import Pairs
 
 
@@ -35,15 +36,34 @@ class Eagle3Model(EagleModel):
             taps = self.weights.norm("input_norm", taps)
         return self.weights.linear("fc", taps)
 
-    def forward(self, tokens: Tensor, features: Tensor, places: Places, pairs: Pairs) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        features: Tensor,
+        places: Places,
+        pairs: Pairs,
+        *,
+        parents: Tensor | None = None,
+        are_draft_ids: bool = False,
+    ) -> Tensor:
         """Hidden states before the final norm; otherwise as :meth:`EagleModel.forward`."""
-        embedded = self.weights.norm("layers.0.input_layernorm", self.weights[EMBEDDING][tokens])
-        normed = self.weights.norm("layers.0.hidden_norm", features)
-        residual = normed if self.options.norm_before_residual else features
-        x = torch.cat([embedded, normed], dim=-1)
-        x = residual + self._attend(x, places, pairs)
-        normed = self.weights.norm("layers.0.post_attention_layernorm", x)
-        return x + gated_mlp(self.weights, "layers.0.mlp.", normed)
+        width, residual = features.shape[-1], features
+        if parents is not None:
+            residual = features.new_empty((*tokens.shape, width))
+        inputs = ops.gather_eagle_inputs(
+            tokens,
+            self.weights[EMBEDDING],
+            features,
+            parents=parents,
+            d2t=self.weights.get("d2t") if are_draft_ids else None,
+            embedding_norm_weight=self.weights["layers.0.input_layernorm.weight"],
+            features_norm_weight=self.weights["layers.0.hidden_norm.weight"],
+            eps=self.weights.norm_eps,
+            gathered=None if parents is None else residual,
+        )
+        if self.options.norm_before_residual:
+            residual = inputs[..., width:]
+        return self._behind_attention(self._attend(inputs, places, pairs), residual)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return super().logits(self.weights.norm("norm", hidden))

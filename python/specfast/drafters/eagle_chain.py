@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from specfast.drafters.draws import ChainDrafts, DraftSampler
+from specfast.drafters.draws import ChainDrafts, DraftSampler, drawn_ids
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.layers import LayerCache, Places
 from specfast.drafters.pairs import CommittedPairs, DraftedPairs, Pairs
@@ -87,15 +87,16 @@ def draft_pairs(
     ``behind`` gives the place [B, 1] of drafted pair 0, 1, ... and what it attends to.
     """
     rows: list[Tensor] = []
-    tokens: list[Tensor] = []
+    columns: list[Tensor] = []
     for step in range(num_drafts):
         if step > 0:
             places, pairs = behind(step - 1)
             features = model.next_features(hidden)
-            hidden = model.forward(tokens[-1][:, None], features, places, pairs)
+            tokens = columns[-1][:, None]
+            hidden = model.forward(tokens, features, places, pairs, are_draft_ids=True)
         rows.append(model.logits(hidden)[:, 0])
-        tokens.append(model.target_ids(sampler.draw(rows[-1])))
-    return ChainDrafts(torch.stack(tokens, 1), torch.stack(rows, 1))
+        columns.append(sampler.draw(rows[-1]))
+    return ChainDrafts(model.target_ids(drawn_ids(columns)), torch.stack(rows, 1))
 
 
 def pair_counts(chains: Sequence[EagleChain]) -> Tensor:

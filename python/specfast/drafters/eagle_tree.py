@@ -85,10 +85,9 @@ class Frontier:
         """
         if ancestors is None:
             ancestors = self._ancestors = self._ancestors_of(tokens, parents)
-        index = parents[..., None].expand(-1, -1, self.hidden.shape[-1])
-        features = self.model.next_features(self.hidden.gather(1, index))
+        features = self.model.next_features(self.hidden)
         places, pairs = self._behind(self._level, ancestors)
-        self.hidden = self.model.forward(tokens, features, places, pairs)
+        self.hidden = self.model.forward(tokens, features, places, pairs, parents=parents)
         self._level += 1
 
     def _ancestors_of(self, tokens: Tensor, parents: Tensor) -> Tensor:
@@ -96,7 +95,7 @@ class Frontier:
         own = torch.eye(count, dtype=torch.bool, device=tokens.device).expand(batch, -1, -1)
         if self._ancestors is None:
             return own
-        index = parents[..., None].expand(-1, -1, self._ancestors.shape[-1])
+        index = parents.long()[..., None].expand(-1, -1, self._ancestors.shape[-1])
         return torch.cat([self._ancestors.gather(1, index), own], -1)
 
 
@@ -114,7 +113,7 @@ def expand(frontier: Frontier, topk: int, depth: int) -> TreeCandidates:
         level = ops.expand_frontier(logits, above, topk=topk, first_candidate=first, d2t=d2t)
         levels.append(level)
         if number < depth - 1:
-            frontier.descend(level.tokens.long(), level.parents.long())
+            frontier.descend(level.tokens, level.parents)
             above, first = level.scores, first + level.candidate_scores.shape[1]
     usable = [((level.status & int(UNUSABLE)) == 0).all(1) for level in levels]
     root = torch.full_like(levels[0].tokens[:, :1], -1)

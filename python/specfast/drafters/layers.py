@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
+from specfast import ops
 from specfast.drafters.checkpoint.spec import BackboneSpec, RopeSpec
 from specfast.drafters.checkpoint.weights import Weights
 
@@ -32,21 +33,22 @@ class Rotation:
         rotated = halves * self._cos + halves.roll(dim // 2, -1) * self._sin
         return rotated if dim == x.shape[-1] else torch.cat([rotated, x[..., dim:]], dim=-1)
 
-    def rows(self, part: slice) -> Rotation:
-        return Rotation(self._cos[..., part, :, :], self._sin[..., part, :, :])
-
 
 @dataclass(frozen=True)
 class Places:
-    """Where rows of B requests are: ``positions`` [B, n], and the rotation of heads there."""
+    """Where rows of B requests are: ``positions`` [B, n], and how ``rotary`` turns heads there."""
 
     positions: Tensor
-    rotation: Rotation
+    rotary: Rotary
+    dtype: torch.dtype
+
+    @cached_property
+    def rotation(self) -> Rotation:
+        return self.rotary.at(self.positions, self.dtype)
 
     def column(self, number: int) -> Places:
         """The place of one row, or of any number of rows that are all there."""
-        one = slice(number, number + 1)
-        return Places(self.positions[:, one], self.rotation.rows(one))
+        return replace(self, positions=self.positions[:, number : number + 1])
 
 
 class Rotary:
@@ -162,12 +164,38 @@ class KeyRows:
 
 
 class Attention:
-    """Projections and softmax of one layer."""
+    """Projections of one layer, and what is between them and the softmax."""
 
     def __init__(self, weights: Weights, prefix: str, spec: BackboneSpec) -> None:
         self._weights = weights
         self._prefix = prefix
         self._spec = spec
+
+    def append(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        caches: tuple[Tensor, Tensor],
+        angles: tuple[Tensor, Tensor],
+    ) -> Tensor:
+        """Rotated queries [B, n, heads, head_dim] of rows ``x`` [B, n, hidden], the rest in one go.
+
+        Rotated keys, and values, go to ``slots`` [B, n] of both ``caches`` [slots, kv_heads,
+        head_dim], without those that are none. ``angles`` are those of ``Rotary.tables``.
+        """
+        queries: Tensor = ops.rope_append_kv(
+            self._weights.linear(f"{self._prefix}qkv_proj", x),
+            *caches,
+            positions,
+            slots,
+            cos=angles[0],
+            sin=angles[1],
+            q_norm_weight=self._norm_weight("q_norm"),
+            k_norm_weight=self._norm_weight("k_norm"),
+            eps=self._weights.norm_eps,
+        )
+        return queries
 
     def keys_values(self, x: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor]:
         """Rotated keys, and values, of rows ``x`` [B, n, hidden]: [B, n, kv_heads, head_dim]."""
@@ -183,6 +211,9 @@ class Attention:
     def output(self, mixed: Tensor) -> Tensor:
         """[B, n, hidden] of the values that each head has mixed, [B, n, heads, head_dim]."""
         return self._weights.linear(f"{self._prefix}o_proj", mixed.flatten(-2))
+
+    def _norm_weight(self, name: str) -> Tensor | None:
+        return self._weights.head_norm(self._prefix + name) if self._spec.qk_norm else None
 
     def _project(self, name: str, x: Tensor, heads: int) -> Tensor:
         return self._weights.linear(self._prefix + name, x).view(*x.shape[:-1], heads, -1)
@@ -210,5 +241,5 @@ def causal_visibility(positions: Tensor, key_positions: Tensor) -> Tensor:
 
 
 def gated_mlp(weights: Weights, prefix: str, x: Tensor) -> Tensor:
-    gate = functional.silu(weights.linear(f"{prefix}gate_proj", x))
-    return weights.linear(f"{prefix}down_proj", gate * weights.linear(f"{prefix}up_proj", x))
+    gated = ops.silu_and_mul(weights.linear(f"{prefix}gate_up_proj", x))
+    return weights.linear(f"{prefix}down_proj", gated)

@@ -12,6 +12,7 @@ from specfast.drafters.checkpoint.spec import SpanSpec
 from specfast.drafters.checkpoint.weights import EMBEDDING
 from specfast.drafters.dflash import DFlashModel
 from specfast.drafters.draws import ChainDrafts, DraftSampler
+from specfast.drafters.layers import Attention, Places
 from specfast.drafters.paged_rows import PagedRows, PagedWindow
 from specfast.kv_layout import KvBuffer, KvLayout
 from specfast.ops.attention import MAX_ATTENTION_ROWS
@@ -50,12 +51,12 @@ class PagedBlocks:
         self._model = model
         dtype = model.weights[EMBEDDING].dtype
         self._num_rows = model.block_spec.num_rows
-        self.rows = PagedRows(pages, model.spec.backbone, self._num_rows, dtype, model.device)
+        self.rows = PagedRows(
+            pages, model.spec.backbone, self._num_rows, model.rotary, dtype, model.device
+        )
         self._project = ContextProjection(model)
         storages = [s for pair in zip(self.rows.keys, self.rows.values, strict=True) for s in pair]
         self._layout = KvLayout([KvBuffer.nhd(storage) for storage in storages])
-        num_positions = self.rows.num_columns * pages.page_size
-        self._angles = model.rotary.tables(num_positions)
 
     def extend(
         self,
@@ -65,7 +66,7 @@ class PagedBlocks:
         next_tokens: Tensor,
         taps: Tensor,
     ) -> None:
-        cos, sin = self._angles
+        cos, sin = self.rows.angles
         ops.inject_context_kv(
             self._project(taps),
             self._layout,
@@ -89,9 +90,8 @@ class PagedBlocks:
         num_drafts: int,
         sampler: DraftSampler,
     ) -> ChainDrafts:
-        table = self.rows.drafted_pages(page_table_rows, prefix_lens)
         counts = live.int() * self._num_rows
-        window = PagedWindow.of(self.rows, table, prefix_lens, counts, self._num_rows)
+        window = self.rows.drafted(page_table_rows, prefix_lens, counts, self._num_rows)
         contexts = PagedContexts(window, self._model.block_spec.spans)
         return self._model.draft(contexts, anchors, num_drafts, sampler)
 
@@ -106,8 +106,8 @@ class PagedContexts:
     def positions(self, num_rows: int) -> Tensor:
         return self._window.positions
 
-    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        self._window.write(layer, keys, values)
+    def attend(self, layer: int, attention: Attention, x: Tensor, places: Places) -> Tensor:
+        queries = self._window.append(layer, attention, x, places.positions)
         return self._window.attend(layer, queries, self._spans[layer])
 
 

@@ -11,7 +11,7 @@ from specfast.drafters.draws import ChainDrafts, DraftSampler
 from specfast.drafters.eagle import EagleModel
 from specfast.drafters.eagle_chain import draft_pairs
 from specfast.drafters.eagle_tree import Frontier
-from specfast.drafters.layers import Places
+from specfast.drafters.layers import Attention, Places
 from specfast.drafters.paged_rows import PagedRows, PagedWindow
 from specfast.ops.attention import MAX_ATTENTION_ROWS
 
@@ -27,7 +27,7 @@ class PagedChains:
         """With room for ``num_drafted`` pairs of a request behind its committed ones."""
         self._model = model
         spec, dtype = model.spec.backbone, model.weights[EMBEDDING].dtype
-        self.rows = PagedRows(pages, spec, num_drafted, dtype, model.device)
+        self.rows = PagedRows(pages, spec, num_drafted, model.rotary, dtype, model.device)
         self.last = torch.zeros(
             self.rows.num_requests + 1, spec.hidden_size, dtype=dtype, device=model.device
         )
@@ -40,14 +40,13 @@ class PagedChains:
         next_tokens: Tensor,
         taps: Tensor,
     ) -> None:
-        table = self.rows.committed_pages(page_table_rows)
         # Prompts are longer than what an attention takes at once.
         for first in range(0, taps.shape[1], MAX_ATTENTION_ROWS):
             part = slice(first, first + MAX_ATTENTION_ROWS)
             tokens, features = next_tokens[:, part], self._model.features(taps[:, part])
             width = tokens.shape[1]
             here = (counts - first).clamp(0, width)
-            window = PagedWindow.of(self.rows, table, prefix_lens + first, here, width)
+            window = self.rows.committed(page_table_rows, prefix_lens + first, here, width)
             places = self._model.places(window.positions)
             hidden = self._model.forward(tokens, features, places, PagedPairs(window))
             index = (here - 1).clamp(min=0)[:, None, None].expand(-1, 1, hidden.shape[-1])
@@ -65,9 +64,8 @@ class PagedChains:
     ) -> ChainDrafts:
         # The last draft is no pair yet.
         num_pairs = num_drafts - 1
-        table = self.rows.drafted_pages(page_table_rows, prefix_lens)
         counts = live.int() * num_pairs
-        window = PagedWindow.of(self.rows, table, prefix_lens, counts, num_pairs)
+        window = self.rows.drafted(page_table_rows, prefix_lens, counts, num_pairs)
         places, pairs = self._model.places(window.positions), window.one_by_one()
 
         def behind(number: int) -> tuple[Places, PagedPairs]:
@@ -89,12 +87,9 @@ class PagedChains:
         At most ``num_nodes`` nodes in ``num_levels`` levels are run; they lie there in the order in
         which they are.
         """
-        table = self.rows.drafted_pages(page_table_rows, prefix_lens)
         counts = live.int() * num_nodes
-        window = PagedWindow.of(self.rows, table, prefix_lens, counts, num_nodes)
-
-        levels = torch.arange(num_levels, device=prefix_lens.device)
-        places = self._model.places(prefix_lens[:, None] + levels)
+        window = self.rows.drafted(page_table_rows, prefix_lens, counts, num_nodes)
+        places = self._model.places(window.positions[:, :num_levels])
 
         def behind(level: int, ancestors: Tensor) -> tuple[Places, PagedPairs]:
             return places.column(level), PagedPairs(window.level(ancestors))
@@ -111,6 +106,5 @@ class PagedPairs:
     def __init__(self, window: PagedWindow) -> None:
         self._window = window
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
-        self._window.write(0, keys, values)
-        return self._window.attend(0, queries)
+    def attend(self, attention: Attention, x: Tensor, places: Places) -> Tensor:
+        return self._window.attend(0, self._window.append(0, attention, x, places.positions))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,7 +11,9 @@ from torch.nn import functional
 from specfast import ops
 from specfast.drafters.base import DraftPages
 from specfast.drafters.checkpoint.spec import BackboneSpec, SpanSpec
+from specfast.drafters.layers import Attention, Rotary
 from specfast.ops.attention import MAX_ATTENTION_ROWS
+from specfast.records import DraftPlaces
 
 EVERYTHING_BEFORE = SpanSpec(causal=True, window=None)
 
@@ -28,8 +30,10 @@ class PagedRows:
 
     num_scratch_rows : int    that a request drafts behind its committed ones at most
     keys, values : of each layer [slots, kv_heads, head_dim]: those of the engine's pages, then of
-                   the scratch pages by request, then a page whose first slot is padding_slot
+                   the scratch pages by request
+    num_pages : int           all of them
     scratch_pages : int       of each request
+    angles : of all positions that a row may have, as ``Rotary.tables`` gives them
     """
 
     def __init__(
@@ -37,16 +41,16 @@ class PagedRows:
         pages: DraftPages,
         spec: BackboneSpec,
         num_scratch_rows: int,
+        rotary: Rotary,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         self.pages = pages
         self.num_requests, self.num_columns = pages.table.shape
         self.scratch_pages = -(-num_scratch_rows // pages.page_size)
-        num_pages = pages.pool_size + self.num_requests * self.scratch_pages
-        # Skipped rows are written here, and nobody reads them.
-        self.padding_slot = num_pages * pages.page_size
-        shape = (self.padding_slot + pages.page_size, spec.num_kv_heads, spec.head_dim)
+        self.num_pages = pages.pool_size + self.num_requests * self.scratch_pages
+        self.angles = rotary.tables(self.num_columns * pages.page_size + num_scratch_rows)
+        shape = (self.num_pages * pages.page_size, spec.num_kv_heads, spec.head_dim)
 
         def storage() -> list[Tensor]:
             layers = range(spec.num_layers)
@@ -64,37 +68,64 @@ class PagedRows:
             device,
         )
 
-    def committed_pages(self, page_table_rows: Tensor) -> Tensor:
-        """int32 [B, num_pages]: pages of what is committed, of ``page_table_rows`` int32 [B]."""
-        return self.pages.table.index_select(0, page_table_rows)
+    def place(
+        self,
+        page_table_rows: Tensor,
+        first: Tensor,
+        counts: Tensor,
+        num_rows: int,
+        *,
+        scratch_pages: int,
+    ) -> DraftPlaces:
+        """Of ``counts`` rows, at most ``num_rows``, from position ``first`` on; int32 [B] each.
 
-    def drafted_pages(self, page_table_rows: Tensor, prefix_lens: Tensor) -> Tensor:
-        """int32 [B, more pages]: the same, for what is drafted behind ``prefix_lens`` [B]."""
-        size, extra = self.pages.page_size, self.scratch_pages
-        columns = torch.arange(self.num_columns + extra, device=prefix_lens.device)
-        behind = columns - torch.div(prefix_lens[:, None] + size - 1, size, rounding_mode="floor")
-        own = functional.pad(self.committed_pages(page_table_rows), (0, extra), value=-1)
-        scratch = self.pages.pool_size + page_table_rows[:, None] * extra + behind
-        scratch = torch.where(behind < extra, scratch, -1)
-        return torch.where(behind < 0, own, scratch).int()
+        Without ``scratch_pages`` they are in the engine's pages, to be committed.
+        """
+        return ops.place_draft_rows(
+            self.pages.table,
+            page_table_rows,
+            first,
+            counts,
+            num_rows=num_rows,
+            page_size=self.pages.page_size,
+            num_pages=self.num_pages,
+            first_scratch_page=self.pages.pool_size,
+            scratch_pages=scratch_pages,
+        )
+
+    def committed(
+        self, page_table_rows: Tensor, first: Tensor, counts: Tensor, num_rows: int
+    ) -> PagedWindow:
+        """Rows that are being committed."""
+        places = self.place(page_table_rows, first, counts, num_rows, scratch_pages=0)
+        return PagedWindow.of(self, places, first, counts)
+
+    def drafted(
+        self, page_table_rows: Tensor, prefix_lens: Tensor, counts: Tensor, num_rows: int
+    ) -> PagedWindow:
+        """Rows behind the committed ones."""
+        places = self.place(
+            page_table_rows, prefix_lens, counts, num_rows, scratch_pages=self.scratch_pages
+        )
+        return PagedWindow.of(self, places, prefix_lens, counts)
 
 
 @dataclass(frozen=True)
 class PagedWindow:
     """Rows of B requests, n each, that are written and attend to all before them.
 
-    table : int32 [B, num_pages]    of ``PagedRows``
+    places : DraftPlaces            of the rows, and pages of what is before them
     first : int32 [B]               position of the first row of each
     counts : int32 [B]              rows that exist; the others are not written, neither see nor are
                                     seen, and are zeros
-    positions : int64 [B, n]
-    slots : int64 [B * n]           slots of ``rows.keys`` where they are written
+    positions : int32 [B, n]
+    slots : int32 [B, n]            slots of ``rows.keys`` where they are written; -1: nowhere
 
     In a :meth:`level` n counts the new rows alone.
     """
 
     rows: PagedRows
-    table: Tensor
+    places: DraftPlaces
     first: Tensor
     counts: Tensor
     positions: Tensor
@@ -103,32 +134,26 @@ class PagedWindow:
     _mask: Tensor | None = None
 
     @classmethod
-    def of(
-        cls, rows: PagedRows, table: Tensor, first: Tensor, counts: Tensor, num_rows: int
-    ) -> PagedWindow:
-        steps = torch.arange(num_rows, device=first.device)
-        positions = first[:, None] + steps
-        size = rows.pages.page_size
-        column = torch.div(positions, size, rounding_mode="floor")
-        page = table.gather(1, column.clamp(0, table.shape[1] - 1)).long()
-        exists = (steps < counts[:, None]) & (page >= 0) & (column < table.shape[1])
-        slots = torch.where(exists, page * size + positions % size, rows.padding_slot)
-        indptr = _indptr(len(first), num_rows, first.device)
-        return cls(rows, table, first, counts, positions, slots.flatten(), indptr)
+    def of(cls, rows: PagedRows, places: DraftPlaces, first: Tensor, counts: Tensor) -> PagedWindow:
+        num_rows, batch = places.slots.shape
+        indptr = _indptr(batch, num_rows, first.device)
+        return cls(rows, places, first, counts, places.positions.T, places.slots.T, indptr)
 
     def one_by_one(self) -> list[PagedWindow]:
         """Its rows, each as a window of its own."""
         batch, num_rows = self.positions.shape
-        steps = torch.arange(num_rows, device=self.first.device)[:, None]
-        parts = (
-            (self.first + steps).int(),
-            (steps < self.counts).int(),
-            self.positions.T.contiguous()[..., None],
-            self.slots.view(batch, num_rows).T.contiguous(),
-        )
         indptr = _indptr(batch, 1, self.first.device)
         return [
-            PagedWindow(self.rows, self.table, *row, indptr) for row in zip(*parts, strict=True)
+            PagedWindow(
+                self.rows,
+                self.places,
+                self.places.positions[i],
+                self.places.counts[i],
+                self.positions[:, i : i + 1],
+                self.slots[:, i : i + 1],
+                indptr,
+            )
+            for i in range(num_rows)
         ]
 
     def level(self, ancestors: Tensor) -> PagedWindow:
@@ -138,23 +163,27 @@ class PagedWindow:
         """
         batch, count, num_rows = ancestors.shape
         num_old = num_rows - count
-        new = slice(num_old, num_rows)
-        return PagedWindow(
-            self.rows,
-            self.table,
-            self.first,
-            self.counts,
-            self.positions[:, new],
-            self.slots.view(batch, -1)[:, new].flatten(),
-            _indptr(batch, num_rows, self.first.device),
+        return replace(
+            self,
+            positions=self.positions[:, num_old:num_rows],
+            slots=self.slots[:, num_old:num_rows],
+            _indptr=_indptr(batch, num_rows, self.first.device),
             # What the rows before the new ones see is of no use any more.
-            functional.pad(ancestors, (0, 0, num_old, 0)).contiguous(),
+            _mask=functional.pad(ancestors, (0, 0, num_old, 0)).contiguous(),
         )
 
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """``keys`` and ``values`` [B, n, kv_heads, head_dim] of the rows."""
-        self.rows.keys[layer].index_copy_(0, self.slots, keys.flatten(0, 1))
-        self.rows.values[layer].index_copy_(0, self.slots, values.flatten(0, 1))
+    def append(self, layer: int, attention: Attention, x: Tensor, positions: Tensor) -> Tensor:
+        """Write keys and values of the rows ``x`` [B, n, hidden]; their queries.
+
+        ``positions`` [B, n], or [B, 1] for all of them, is where they count as being.
+        """
+        return attention.append(
+            x,
+            positions.expand(self.slots.shape),
+            self.slots,
+            (self.rows.keys[layer], self.rows.values[layer]),
+            self.rows.angles,
+        )
 
     def attend(self, layer: int, queries: Tensor, span: SpanSpec = EVERYTHING_BEFORE) -> Tensor:
         """What ``queries`` [B, n, heads, head_dim] mix; the rows themselves have been written.
@@ -168,7 +197,7 @@ class PagedWindow:
             queries.flatten(0, 1),
             self.rows.keys[layer],
             self.rows.values[layer],
-            self.table,
+            self.places.pages,
             self.first,
             page_size=self.rows.pages.page_size,
             qo_indptr=self._indptr,
@@ -184,4 +213,5 @@ class PagedWindow:
 
 def _indptr(batch: int, num_rows: int, device: torch.device) -> Tensor:
     """int32 [B + 1]: where the rows of each request begin."""
-    return torch.arange(batch + 1, dtype=torch.int32, device=device) * num_rows
+    last = batch * num_rows
+    return torch.arange(0, last + 1, max(num_rows, 1), dtype=torch.int32, device=device)

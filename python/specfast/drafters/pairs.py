@@ -8,17 +8,23 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from specfast.drafters.layers import KeyRows, LayerCache, attend, causal_visibility
+from specfast.drafters.layers import (
+    Attention,
+    KeyRows,
+    LayerCache,
+    Places,
+    attend,
+    causal_visibility,
+)
 
 
 class Pairs(Protocol):
     """What new pairs of B requests attend to."""
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
-        """Add n pairs each at ``positions`` [B, n]; each sees those before it, and itself.
+    def attend(self, attention: Attention, x: Tensor, places: Places) -> Tensor:
+        """Add n pairs each, rows ``x`` [B, n, hidden]; each sees those before it, and itself.
 
-        ``queries`` [B, n, heads, head_dim], ``keys`` and ``values`` [B, n, kv_heads, head_dim].
-        Returns the values that they mix, as ``queries``.
+        Returns the values that they mix, [B, n, heads, head_dim].
         """
 
 
@@ -28,7 +34,10 @@ class CommittedPairs:
     def __init__(self, caches: Sequence[LayerCache]) -> None:
         self._caches = caches
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
+    def attend(self, attention: Attention, x: Tensor, places: Places) -> Tensor:
+        positions = places.positions
+        queries = attention.queries(x, places.rotation)
+        keys, values = attention.keys_values(x, places.rotation)
         past = KeyRows.behind(self._caches, keys, values, positions)
         for b, cache in enumerate(self._caches):
             cache.append(keys[b], values[b])
@@ -47,7 +56,10 @@ class DraftedPairs:
         self._past: KeyRows | None = None
         self.ancestors: Tensor | None = None
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
+    def attend(self, attention: Attention, x: Tensor, places: Places) -> Tensor:
+        positions = places.positions
+        queries = attention.queries(x, places.rotation)
+        keys, values = attention.keys_values(x, places.rotation)
         if self._past is None:
             self._past = KeyRows.behind(self._caches, keys, values, positions)
         else:

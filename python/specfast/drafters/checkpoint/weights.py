@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from specfast import ops
 from specfast.drafters.checkpoint.errors import DrafterError
 from specfast.drafters.checkpoint.files import CheckpointFiles
 from specfast.drafters.checkpoint.spec import DrafterSpec
@@ -18,12 +19,23 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _ALIGNMENT = 16
 
 
+# Projections of the same rows, which are one product.
+_JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+_HEAD_NORMS = ("q_norm.weight", "k_norm.weight")
+
+
 class Weights:
-    """Tensors by canonical name, with the layers that are made of them."""
+    """Tensors by canonical name, with the layers that are made of them.
+
+    ``qkv_proj`` and ``gate_up_proj`` are those parts one behind the other, which are views of them.
+    """
 
     def __init__(self, tensors: dict[str, Tensor], norm_eps: float) -> None:
-        self._tensors = tensors
-        self._norm_eps = norm_eps
+        self._tensors = {**tensors, **_joined(tensors)}
+        self._head_norms = {
+            name: value.float() for name, value in tensors.items() if name.endswith(_HEAD_NORMS)
+        }
+        self.norm_eps = norm_eps
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
@@ -34,6 +46,10 @@ class Weights:
     def get(self, name: str) -> Tensor | None:
         return self._tensors.get(name)
 
+    def head_norm(self, name: str) -> Tensor | None:
+        """Of queries or keys, in float32; None if it is not there."""
+        return self._head_norms.get(f"{name}.weight")
+
     def linear(self, name: str, x: Tensor) -> Tensor:
         # Where requests lie apart, torch would make a product of each and read the weights anew.
         x = x.contiguous()
@@ -41,8 +57,26 @@ class Weights:
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         """RMSNorm over the last dimension, in fp32; rounded before the weight, as Llama has it."""
-        normed = functional.rms_norm(x, x.shape[-1:], eps=self._norm_eps)
-        return normed * self[f"{name}.weight"]
+        normed, _ = ops.fused_add_rms_norm(x, None, self[f"{name}.weight"], eps=self.norm_eps)
+        return normed
+
+    def add_norm(self, name: str, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """The same of ``x + residual``, and that sum."""
+        return ops.fused_add_rms_norm(x, residual, self[f"{name}.weight"], eps=self.norm_eps)
+
+
+def _joined(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Joined projections, and their parts as views, which take no memory of their own."""
+    out = {}
+    for whole, parts in _JOINED.items():
+        for name in [name for name in tensors if f".{parts[0]}." in name]:
+            names = [name.replace(f".{parts[0]}.", f".{part}.") for part in parts]
+            if all(part in tensors for part in names):
+                joined = torch.cat([tensors[part] for part in names])
+                sizes = [len(tensors[part]) for part in names]
+                out[name.replace(f".{parts[0]}.", f".{whole}.")] = joined
+                out.update(zip(names, torch.split(joined, sizes), strict=True))
+    return out
 
 
 def load_weights(
